@@ -1,0 +1,121 @@
+"""Reads the catalog's YAML files, checks them and finds entries by id or alias."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from understudy.catalog.types import Device, Host, Interconnect
+from understudy.errors import UnderstudyError, UsageError
+
+_ROOT = Path(__file__).resolve().parent
+
+Entry = Device | Host | Interconnect
+
+
+def device(id_or_alias: str) -> Device:
+    """The GPU called `id_or_alias` (an id, an alias or the name that PyTorch prints).
+
+    Raises UsageError, naming the closest ids, when there is none.
+    """
+    return _find(id_or_alias, "device", {d.id: d for d in devices()}, "understudy devices")
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """All GPUs, ordered by id."""
+    return tuple(_load(path, Device) for path in _files("devices"))
+
+
+def host(name: str) -> Host:
+    """The host called `name`; raises UsageError when there is none."""
+    entries = {h.name: h for h in hosts()}
+    return _find(name, "host", entries, "the files in understudy/catalog/hosts")
+
+
+@cache
+def hosts() -> tuple[Host, ...]:
+    """All hosts, ordered by name."""
+    return tuple(_load(path, Host) for path in _files("hosts"))
+
+
+def interconnect(name: str) -> Interconnect:
+    """The interconnect called `name` (a name or an alias); raises UsageError when there is none."""
+    entries = {i.name: i for i in interconnects()}
+    return _find(name, "interconnect", entries, "the files in understudy/catalog/interconnects")
+
+
+@cache
+def interconnects() -> tuple[Interconnect, ...]:
+    """All interconnects, ordered by name."""
+    return tuple(_load(path, Interconnect) for path in _files("interconnects"))
+
+
+def _files(folder: str) -> list[Path]:
+    return sorted((_ROOT / folder).glob("*.yaml"))
+
+
+def _find[E: Entry](wanted: str, what: str, entries: Mapping[str, E], where: str) -> E:
+    spelled = {_spell(key): entry for key, entry in entries.items()}
+    for entry in entries.values():
+        for alias in _other_names(entry):
+            spelled.setdefault(_spell(alias), entry)
+    found = spelled.get(_spell(wanted))
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(_spell(wanted), spelled, n=3, cutoff=0.4)
+    names = list(dict.fromkeys(_id(spelled[c]) for c in close))
+    hint = f" Did you mean {' or '.join(names)}?" if names else ""
+    raise UsageError(f"Unknown {what} {wanted!r}.{hint} All of them: {where}.")
+
+
+def _spell(name: str) -> str:
+    return name.strip().lower().replace(" ", "-").replace("_", "-")
+
+
+def _id(entry: Entry) -> str:
+    return entry.id if isinstance(entry, Device) else entry.name
+
+
+def _other_names(entry: Entry) -> tuple[str, ...]:
+    if isinstance(entry, Device):
+        return (*entry.aliases, entry.name)
+    return entry.aliases if isinstance(entry, Interconnect) else ()
+
+
+def _load[E: Entry](path: Path, kind: Callable[..., E]) -> E:
+    """One entry; the file must hold exactly the fields of `kind`, and a source for its figures."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise UnderstudyError(f"{path}: not a mapping of fields to values.")
+    wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(content) - set(wanted))
+    optional = {"aliases", "price_usd_per_hour"}
+    missing = sorted(
+        n for n, f in wanted.items() if n not in content and n not in optional and f.default is MISSING
+    )
+    if unknown or missing:
+        raise UnderstudyError(
+            f"{path}: unknown fields {unknown or 'none'}, missing fields {missing or 'none'}."
+        )
+    values: dict[str, Any] = {"aliases": (), "price_usd_per_hour": None} | content
+    frozen = {name: _freeze(values[name]) for name in wanted}
+    if not frozen["sources"]:
+        raise UnderstudyError(f"{path}: `sources` is empty; every figure needs one.")
+    entry = kind(**frozen)
+    if _id(entry) != path.stem:
+        raise UnderstudyError(f"{path}: the file must be called {_id(entry)}.yaml.")
+    return entry
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType(value)
+    return tuple(value) if isinstance(value, list) else value
