@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -18,6 +18,7 @@ from understudy.errors import UnderstudyError, UsageError
 _ROOT = Path(__file__).resolve().parent
 
 Entry = Device | Host | Interconnect
+E = TypeVar("E", Device, Host, Interconnect)
 
 
 def device(id_or_alias: str) -> Device:
@@ -62,7 +63,7 @@ def _files(folder: str) -> list[Path]:
     return sorted((_ROOT / folder).glob("*.yaml"))
 
 
-def _find[E: Entry](wanted: str, what: str, entries: Mapping[str, E], where: str) -> E:
+def _find(wanted: str, what: str, entries: Mapping[str, E], where: str) -> E:
     spelled = {_spell(key): entry for key, entry in entries.items()}
     for entry in entries.values():
         for alias in _other_names(entry):
@@ -90,7 +91,7 @@ def _other_names(entry: Entry) -> tuple[str, ...]:
     return entry.aliases if isinstance(entry, Interconnect) else ()
 
 
-def _load[E: Entry](path: Path, kind: Callable[..., E]) -> E:
+def _load(path: Path, kind: Callable[..., E]) -> E:
     """One entry; the file must hold exactly the fields of `kind`, and a source for its figures."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
