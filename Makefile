@@ -1,0 +1,64 @@
+# Everything is installed into .venv/ and written to var/ (or $UNDERSTUDY_HOME). No root needed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BOOTSTRAP_PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
+export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup build demo test lint format ui bench lock clean
+
+help: ## lists the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) build ## installs everything into .venv and builds the interceptor
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@"$(BOOTSTRAP_PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "make setup: Python 3.11 is needed (found: $(BOOTSTRAP_PYTHON)); name one with BOOTSTRAP_PYTHON=..." >&2; exit 1; }
+	@for tool in gcc g++; do command -v $$tool >/dev/null || \
+		{ echo "make setup: $$tool is needed to build the interceptor" >&2; exit 1; }; done
+	test -x $(BIN)/python || "$(BOOTSTRAP_PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+build: ## builds the interceptor (interceptor_c/build)
+	@$(MAKE) --no-print-directory -C interceptor_c
+
+demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
+	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
+
+test: lint ## all tests: linters, types, C tests under sanitizers, pytest
+	$(MAKE) --no-print-directory -C interceptor_c test
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: setup ## formats the Python code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: setup ## opens the Dagster web page (Ctrl-C ends it)
+	$(BIN)/understudy ui
+
+bench: setup ## what interception costs on this machine
+	$(MAKE) --no-print-directory -C interceptor_c bench
+	$(BIN)/python benchmarks/bench.py
+
+lock: setup ## resolves the dependencies anew into requirements.lock
+	$(BIN)/python .ci/lock.py
+
+clean: ## removes what was built and installed; var/ stays
+	rm -rf .venv interceptor_c/build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
