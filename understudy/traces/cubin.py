@@ -11,6 +11,7 @@ Everything is bounds-checked: a damaged file raises UnderstudyError naming the f
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Callable, Iterator
@@ -33,6 +34,10 @@ _FLAG_ARCH_SPECIFIC = 0x100000
 #: A cubin larger than this is taken for damage (PyTorch's largest is about 100 MB).
 _MAX_CUBIN_BYTES = 1 << 31
 
+#: From compute capability 9.0 on, a kernel's shared memory section starts with what the system
+#: reserves per block (cudaDevAttrReservedSharedMemoryPerBlock); CUDA does not count it as static.
+_RESERVED_SHARED_BYTES = 1024
+
 _SHT_SYMTAB = 2
 _SHT_NOTE = 7
 _SHT_NOBITS = 8
@@ -41,7 +46,6 @@ _SHT_NOBITS = 8
 _EIFMT_SVAL = 4
 _EIATTR_MAX_THREADS = 0x05
 _EIATTR_KPARAM_INFO = 0x17
-_EIATTR_CBANK_PARAM_SIZE = 0x19
 _EIATTR_REGCOUNT = 0x2F
 _EIATTR_KPARAM_INFO_LARGE = 0x45  # kernels with more than 4 KiB of parameters
 
@@ -73,7 +77,8 @@ class Section:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """One kernel of a cubin. `parameters` are (offset_bytes, size_bytes) in the argument buffer."""
+    """One kernel of a cubin. `parameters` are (offset_bytes, size_bytes) in the argument buffer, by
+    ordinal; `max_threads` per block is 0 when the kernel states no bound."""
 
     name: str
     registers: int
@@ -157,7 +162,9 @@ def elf_sections(data: memoryview, where: str) -> list[Section]:
     """The sections of an ELF file."""
     table, names = _sections(data, where)
     return [
-        Section(_string(names, int(s["name"]), where), int(s["type"]), int(s["offset"]), int(s["size"]))
+        Section(
+            _string(names, int(s["name"]), where), int(s["type"]), int(s["offset"]), int(s["size"])
+        )
         for s in table
     ]
 
@@ -194,9 +201,13 @@ def _entries(data: memoryview, start: int, end: int, where: str) -> Iterator[_En
     position = start
     while position < end:
         header = _unpack(_ENTRY_HEADER, data, position, where)
-        kind, header_bytes, padded_bytes, compressed_bytes = header[0], header[2], header[3], header[4]
+        kind, header_bytes, padded_bytes, compressed_bytes = (
+            header[0],
+            header[2],
+            header[3],
+            header[4],
+        )
         arch, flags = header[7], header[9]
-        # `arch` is at byte 28, `flags` at byte 40: see _ENTRY_HEADER.
         payload = position + header_bytes
         if header_bytes < 64 or payload + padded_bytes > end:
             raise _damaged(where, position, "fatbin entry beyond the end of its fatbin")
@@ -221,7 +232,9 @@ def _cubin(data: memoryview, entry: _Entry, where: str) -> memoryview:
     try:
         raw = pa.Codec(codec).decompress(stored, decompressed_size=entry.raw_bytes)
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(where, entry.offset, f"{codec} data that does not decompress ({error})") from error
+        raise _damaged(
+            where, entry.offset, f"{codec} data that does not decompress ({error})"
+        ) from error
     return memoryview(raw)
 
 
@@ -232,9 +245,7 @@ def _choose(entries: list[_Entry], compute_capability: int) -> _Entry | None:
     def usable(entry: _Entry) -> bool:
         if entry.flags & _FLAG_ARCH_SPECIFIC:
             return entry.arch == compute_capability
-        return (
-            entry.arch // 10 == compute_capability // 10 and entry.arch <= compute_capability
-        )
+        return entry.arch // 10 == compute_capability // 10 and entry.arch <= compute_capability
 
     candidates = [e for e in entries if usable(e)]
     key = lambda e: (e.arch, bool(e.flags & _FLAG_ARCH_SPECIFIC))  # noqa: E731
@@ -257,14 +268,17 @@ def _attributes(data: bytes, where: str, base: int) -> Iterator[tuple[int, int, 
 
 
 _U32 = struct.Struct("<I")
+_TRIPLE = struct.Struct("<3I")
 _KPARAM = struct.Struct("<IHHI")
 _KPARAM_LARGE = struct.Struct("<IHHHH")
 _REGCOUNT = struct.Struct("<II")
 
 
-def _kernel(name: str, data: bytes, registers: int, shared: int, where: str, base: int) -> KernelInfo:
+def _kernel(
+    name: str, data: bytes, registers: int, shared: int, where: str, base: int
+) -> KernelInfo:
     parameters: dict[int, tuple[int, int]] = {}
-    max_threads = parameter_bytes = 0
+    max_threads = 0
     for attribute, at, size in _attributes(data, where, base):
         if attribute == _EIATTR_KPARAM_INFO and size >= 12:
             _, ordinal, offset, packed = _KPARAM.unpack_from(data, at)
@@ -272,17 +286,16 @@ def _kernel(name: str, data: bytes, registers: int, shared: int, where: str, bas
         elif attribute == _EIATTR_KPARAM_INFO_LARGE and size >= 12:
             _, ordinal, offset, width, _ = _KPARAM_LARGE.unpack_from(data, at)
             parameters[ordinal] = (offset, width)
-        elif attribute == _EIATTR_MAX_THREADS and size >= 4:
-            (max_threads,) = _U32.unpack_from(data, at)
-        elif attribute == _EIATTR_CBANK_PARAM_SIZE:
-            pass
+        elif attribute == _EIATTR_MAX_THREADS and size >= 12:
+            max_threads = math.prod(_TRIPLE.unpack_from(data, at))
     ordered = tuple(parameters[ordinal] for ordinal in sorted(parameters))
     parameter_bytes = max((offset + width for offset, width in ordered), default=0)
     return KernelInfo(name, registers, shared, max_threads, parameter_bytes, ordered)
 
 
-def cubin_kernels(data: memoryview, where: str) -> list[KernelInfo]:
-    """The kernels of a cubin, in the order of its sections."""
+def cubin_kernels(data: memoryview, arch: int, where: str) -> list[KernelInfo]:
+    """The kernels of a cubin of architecture `arch` (90 = sm_90), in the order of its sections."""
+    reserved = _RESERVED_SHARED_BYTES if arch >= 90 else 0
     table, names = _sections(data, where)
     if len(table) == 0:
         return []
@@ -307,7 +320,7 @@ def cubin_kernels(data: memoryview, where: str) -> list[KernelInfo]:
             elif name.startswith(".nv.info."):
                 infos.append((name[9:], offset, size))
         elif names.startswith(b".nv.shared.", name_at):
-            shared[_string(names, name_at, where)[11:]] = size
+            shared[_string(names, name_at, where)[11:]] = max(size - reserved, 0)
     if global_info is None or symbols is None or not infos:
         return []
     registers = _register_counts(data, table, symbols, global_info, where)
@@ -379,7 +392,7 @@ def section_fatbins(
         if entry is not None:
             arch = entry.arch
             inside = f"{where}, cubin at offset {entry.offset} of .nv_fatbin"
-            kernels = tuple(cubin_kernels(_cubin(data, entry, where), inside))
+            kernels = tuple(cubin_kernels(_cubin(data, entry, where), arch, inside))
         yield Fatbin(index, position, arch, kernels)
         index += 1
         position = (end + 7) // 8 * 8

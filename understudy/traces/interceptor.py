@@ -320,7 +320,9 @@ class RankTrace:
 
 
 def _damaged(path: Path, offset: int, what: str) -> UnderstudyError:
-    return UnderstudyError(f"{path}: {what} at offset {offset}; the trace is damaged, emulate again")
+    return UnderstudyError(
+        f"{path}: {what} at offset {offset}; the trace is damaged, emulate again"
+    )
 
 
 def _read(path: Path, magic: int, entry_bytes: int) -> tuple[np.void, np.ndarray]:
@@ -506,7 +508,9 @@ def _definitions(path: Path) -> dict[int, dict]:
 
 def _check_references(path: Path, records: np.ndarray, found: dict[int, dict]) -> None:
     """Every record's definition and thread exist."""
-    checks = [(records["api"] == api, "definition", kind) for api, kind in DEFINITION_OF_API.items()]
+    checks = [
+        (records["api"] == api, "definition", kind) for api, kind in DEFINITION_OF_API.items()
+    ]
     checks.append((np.ones(len(records), bool), "thread", THREAD))
     for mask, column, kind in checks:
         known = np.fromiter(found[kind], np.int64, len(found[kind]))
