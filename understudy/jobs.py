@@ -21,6 +21,8 @@ from typing import Any
 
 import yaml
 
+from understudy import catalog
+from understudy.catalog import Device
 from understudy.errors import UsageError
 from understudy.home import home, job_dir
 
@@ -88,6 +90,17 @@ class JobSpec:
     def program_name(self) -> str:
         """What the user calls the program: the script's path or the module's name."""
         return str(self.script or self.module)
+
+
+def device_of(spec: JobSpec, device: str) -> Device:
+    """The catalog's device (id or alias), with the memory that the job sets, if it sets any.
+
+    Raises UsageError when there is no such device.
+    """
+    entry = catalog.device(device)
+    if spec.memory_bytes is None:
+        return entry
+    return dataclasses.replace(entry, memory_bytes=spec.memory_bytes)
 
 
 def check_job_id(job: str) -> str:

@@ -1,0 +1,35 @@
+"""comparison: how far from reality?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets import tables
+from assets.partitions import device_and_job_of
+from understudy import comparison as stage
+from warehouse import store
+
+
+@dg.multi_asset(
+    name="comparison",
+    specs=tables.specs(
+        "comparison",
+        deps=tables.keys("simulation"),
+        code_version=stage.CODE_VERSION,
+        kinds={"python"},
+        # Only what was compared before is compared anew: most jobs were never measured.
+        automation_condition=dg.AutomationCondition.eager() & ~dg.AutomationCondition.missing(),
+    ),
+    check_specs=tables.schema_checks("comparison"),
+)
+def comparison(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
+    """The predicted iteration time against the one that the user measured."""
+    device, job = device_and_job_of(context)
+    with store.partition_lock("comparison", device.id, job.job):
+        measured = stage.load_measured(job.job, device.id)
+        runtimes = store.read_table("simulation", "simulated_runtimes", device.id, job.job)
+        store.write_tables("comparison", stage.compare(measured, runtimes), device.id, job.job)
+        yield from tables.results("comparison", device.id, job.job)

@@ -1,0 +1,43 @@
+"""emulation: what would the job ask of its GPUs?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets import tables
+from assets.emulation_process import raise_reported
+from assets.partitions import device_and_job_of
+from understudy import emulation as stage
+from understudy.home import REPOSITORY
+
+
+class EmulationConfig(dg.Config):
+    """`remeasure_host`: take the new host gaps although the job's structure did not change."""
+
+    remeasure_host: bool = False
+
+
+@dg.multi_asset(
+    name="emulation",
+    specs=tables.specs(
+        "emulation", deps=[], code_version=stage.code_version(), kinds={"pytorch", "c"}
+    ),
+    check_specs=tables.schema_checks("emulation"),
+)
+def emulation(
+    context: dg.AssetExecutionContext, config: EmulationConfig, pipes: dg.PipesSubprocessClient
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """One trace per rank of the unmodified script on fake GPUs."""
+    device, job = device_and_job_of(context)
+    run = pipes.run(
+        context=context,
+        command=[sys.executable, "-m", "assets.emulation_process"],
+        cwd=str(REPOSITORY),
+        extras={"remeasure_host": config.remeasure_host},
+    )
+    raise_reported(run.get_custom_messages())
+    yield from tables.results("emulation", device.id, job.job)

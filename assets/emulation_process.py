@@ -1,0 +1,98 @@
+"""The process around an emulation that Dagster starts through Pipes; it imports no Dagster.
+
+It leaves the tables in the warehouse; through the pipe go progress and, when the emulation
+fails, the error. A reported error ends this process with 0, since Pipes keeps no messages of a
+process that fails: `raise_reported` raises it again in the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from dagster_pipes import PipesContext, open_dagster_pipes
+
+from understudy import emulation, jobs
+from understudy.errors import UnderstudyError, UsageError
+from understudy.home import job_dir
+from warehouse import schemas, store
+
+_INTERRUPTED = 130
+
+
+def raise_reported(messages: Sequence[Any]) -> None:
+    """Raises the error that the process reported, if any."""
+    for message in messages:
+        kind = UsageError if message["exit_code"] == UsageError.exit_code else UnderstudyError
+        raise kind(message["error"])
+
+
+def main() -> None:
+    """Emulates the partition of the run that started this process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        with open_dagster_pipes() as pipes:
+            _forget_pipes()
+            keys = pipes.partition_key.split("|")
+            try:
+                emulate(keys[0], keys[1], pipes.get_extra("remeasure_host"), pipes)
+            except UnderstudyError as error:
+                pipes.report_custom_message({"error": str(error), "exit_code": error.exit_code})
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def emulate(device_id: str, job_id: str, remeasure_host: bool, pipes: PipesContext) -> None:
+    """Emulates a job on a device and puts its tables into the warehouse."""
+    job = jobs.load(job_id)
+    device = jobs.device_of(job, device_id)
+    folder = job_dir(job_id) / device_id
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.partition_lock("emulation", device_id, job_id):
+        emulated = emulation.emulate(
+            job,
+            device,
+            log_path=folder / "emulation.log",
+            traces_dir=folder / "traces",
+            progress=pipes.log.info,
+        )
+        store_emulation(emulated.tables, device_id, job_id, remeasure_host)
+
+
+def store_emulation(
+    tables: Mapping[str, pa.Table], device: str, job: str, remeasure_host: bool
+) -> None:
+    """Writes an emulation's tables. Host gaps are measured time: as long as the job's structure
+    is the same, the older ones stay, unless `remeasure_host`."""
+    structure = {name: table for name, table in tables.items() if name != "host_gaps"}
+    known = store.stored_hashes("emulation", device, job)
+    events = store.content_hash(store.conform(tables["events"], schemas.EVENTS))
+    measured = store.has_partition("emulation_host", device, job)
+    if remeasure_host or not measured or known.get("events") != events:
+        # Before the structure: were the two writes torn apart, the next emulation would still
+        # find that the structure changed and measure anew.
+        store.write_tables("emulation_host", {"host_gaps": tables["host_gaps"]}, device, job)
+    store.write_tables("emulation", structure, device, job)
+
+
+def _forget_pipes() -> None:
+    """The ranks inherit this environment; the pipe is not theirs."""
+    for name in [name for name in os.environ if name.startswith("DAGSTER_")]:
+        del os.environ[name]
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    # A terminal interrupts the whole group and the run forwards it once more: clean up only once.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

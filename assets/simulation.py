@@ -1,0 +1,41 @@
+"""simulation: when does everything happen?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets import tables
+from assets.partitions import device_and_job_of
+from assets.report import report_metadata
+from understudy import forests
+from understudy import simulation as stage
+from warehouse import schemas, store
+
+
+@dg.multi_asset(
+    name="simulation",
+    specs=tables.specs(
+        "simulation",
+        deps=[*tables.keys("forests"), *tables.keys("merging")],
+        code_version=stage.CODE_VERSION,
+        kinds={"python"},
+        automation_condition=dg.AutomationCondition.eager(),
+    ),
+    check_specs=tables.schema_checks("simulation"),
+)
+def simulation(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
+    """Predicted durations, their replay and the job's iteration time."""
+    device, job = device_and_job_of(context)
+    with store.partition_lock("simulation", device.id, job.job):
+        merged = {
+            table.name: store.read_table("merging", table.name, device.id, job.job)
+            for table in schemas.stage_tables("merging")
+        }
+        predicted = forests.predict(merged["signatures"], device, job.cluster)
+        simulated = stage.simulate(job, device, merged, predicted)
+        store.write_tables("simulation", simulated, device.id, job.job)
+        metadata = {"simulated_runtimes": report_metadata(device, job)}
+        yield from tables.results("simulation", device.id, job.job, metadata=metadata)
