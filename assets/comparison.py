@@ -1,7 +1,5 @@
 """comparison: how far from reality?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """emulation: what would the job ask of its GPUs?"""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

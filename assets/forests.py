@@ -1,7 +1,5 @@
 """forests: how long does kernel X with shape Y take on device D?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

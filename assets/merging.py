@@ -1,7 +1,5 @@
 """merging: what does the whole job do?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

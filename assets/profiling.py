@@ -1,7 +1,5 @@
 """profiling: what was measured on which device?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

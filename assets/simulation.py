@@ -1,7 +1,5 @@
 """simulation: when does everything happen?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -28,7 +28,7 @@ def specs(
     deps: list[dg.AssetKey],
     code_version: str,
     kinds: set[str],
-    automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
 ) -> list[dg.AssetSpec]:
     """One specification per table of `stage`, all of which depend on `deps`."""
     return [

@@ -1,0 +1,146 @@
+"""Runs of the command line: the assets of the web page, materialized in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from dagster._core.errors import DagsterPipesExecutionError
+
+from assets import tables
+from assets.partitions import JOBS, partition_key
+from pipelines.definitions import defs
+from pipelines.instance import PROCESS_TAG, process_tag
+from pipelines.jobs import COMPARE, PREDICT, PREPARE
+from pipelines.progress import LOGGER_NAME
+from understudy import jobs
+from understudy.errors import UnderstudyError
+from understudy.home import forests_dir, job_dir
+from understudy.jobs import JobSpec
+from warehouse import store
+
+Listener = logging.Handler
+
+
+def predict(
+    instance: dg.DagsterInstance,
+    spec: JobSpec,
+    device: str,
+    *,
+    remeasure_host: bool = False,
+    listener: Listener | None = None,
+) -> None:
+    """Materializes everything that the prediction of `spec` on `device` (an id) needs.
+
+    Measured data and forests are kept when their versions are current. Raises UnderstudyError;
+    after a failure or an interrupt, nothing of a job that was not predicted before is left in the
+    warehouse.
+    """
+    jobs.save(spec)
+    instance.add_dynamic_partitions(JOBS.name or "", [spec.job])
+    predicted_before = store.has_partition("simulation", device, spec.job)
+    try:
+        if not is_prepared(instance, device):
+            _materialize(instance, PREPARE.name, device, {}, listener)
+        config = {"emulation": {"config": {"remeasure_host": remeasure_host}}}
+        _materialize(instance, PREDICT.name, partition_key(device, spec.job), config, listener)
+    except DagsterPipesExecutionError as error:
+        log = job_dir(spec.job) / device / "emulation.log"
+        raise UnderstudyError(
+            f"the emulation ended without a result ({error}); see {log}"
+        ) from error
+    finally:
+        if not predicted_before and not store.has_partition("simulation", device, spec.job):
+            store.remove_job(spec.job, device)
+
+
+def compare(
+    instance: dg.DagsterInstance, job: str, device: str, *, listener: Listener | None = None
+) -> None:
+    """Materializes the comparison of a job with what was measured on `device` (an id)."""
+    instance.add_dynamic_partitions(JOBS.name or "", [job])
+    _materialize(instance, COMPARE.name, partition_key(device, job), {}, listener)
+
+
+def is_prepared(instance: dg.DagsterInstance, device: str) -> bool:
+    """Whether profiles and forests of `device` are those that the present code would make."""
+    profiles = {
+        asset: _current_version(instance, asset, device) for asset in tables.keys("profiling")
+    }
+    stored = store.stored_hashes("profiling", device)
+    if any(
+        version is None or stored.get(asset.path[-1]) != version
+        for asset, version in profiles.items()
+    ):
+        return False
+    if not forests_dir(device).is_dir() or not store.has_partition("forests", device):
+        return False
+    return all(
+        _current_version(instance, asset, device) is not None
+        and _input_versions(instance, asset, device) == profiles
+        for asset in tables.keys("forests")
+    )
+
+
+def _current_version(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
+) -> str | None:
+    """Data version of the latest materialization, None if it was made by other code."""
+    tags = _latest_tags(instance, asset, partition)
+    spec = defs.resolve_asset_graph().get(asset)
+    if tags.get("dagster/code_version") != spec.code_version:
+        return None
+    return tags.get("dagster/data_version")
+
+
+def _input_versions(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
+) -> dict[dg.AssetKey, str]:
+    prefix = "dagster/input_data_version/"
+    return {
+        dg.AssetKey.from_user_string(name.removeprefix(prefix)): version
+        for name, version in _latest_tags(instance, asset, partition).items()
+        if name.startswith(prefix)
+    }
+
+
+def _latest_tags(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
+) -> dict[str, str]:
+    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    materialization = records[0].asset_materialization if records else None
+    return dict(materialization.tags or {}) if materialization is not None else {}
+
+
+def _materialize(
+    instance: dg.DagsterInstance,
+    job: str,
+    partition: str,
+    op_config: dict[str, Any],
+    listener: Listener | None,
+) -> None:
+    """One run of `job`. The error of a step is raised as it is."""
+    with _listening(listener):
+        defs.resolve_job_def(job).execute_in_process(
+            instance=instance,
+            partition_key=partition,
+            run_config={"ops": op_config, "loggers": {"progress": {}}},
+            tags={PROCESS_TAG: process_tag()},
+        )
+
+
+@contextlib.contextmanager
+def _listening(listener: Listener | None) -> Iterator[None]:
+    if listener is None:
+        yield
+        return
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.addHandler(listener)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
