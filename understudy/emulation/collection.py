@@ -1,0 +1,409 @@
+"""Makes the emulation's tables from the traces of all ranks of a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from understudy.emulation.communicators import CommunicatorMap, resolve_communicators
+from understudy.emulation.lowering import NO_DEPENDENCY, NO_SIGNATURE, LoweredRank, Part, lower
+from understudy.emulation.memory import memory_history
+from understudy.errors import UnderstudyError
+from understudy.kernels import Signature
+from understudy.traces.interceptor import RankTrace
+from warehouse import schemas
+
+#: In relative dependencies: none.
+_NONE = np.iinfo(np.int32).min
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A rank's uncaught torch.OutOfMemoryError: iteration (from 0) and the request."""
+
+    iteration: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Tables by name (columns as in warehouse/schemas) and what a reader should know."""
+
+    tables: dict[str, pa.Table]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """A rank's lowered ops as arrays; `starts[i]` is the first op of iteration i."""
+
+    lowered: LoweredRank
+    kind: np.ndarray
+    stream: np.ndarray
+    signature: np.ndarray
+    depends_on: np.ndarray
+    thread: np.ndarray
+    gap_ns: np.ndarray
+    starts: np.ndarray
+
+    def window(self, first: int, count: int) -> tuple[int, int]:
+        """Ops [start, end) of `count` iterations from `first`."""
+        return int(self.starts[first]), int(self.starts[first + count])
+
+    def depends_relative(self, start: int, end: int) -> np.ndarray:
+        """`depends_on` of ops [start, end): op of the window, or -k for the k-th op before it.
+
+        What lies before the previous repetition has long ended: none.
+        """
+        absolute = self.depends_on[start:end]
+        relative = absolute - start
+        none = (absolute == NO_DEPENDENCY) | (relative < start - end)
+        return np.where(none, _NONE, relative)
+
+    def parts(self, start: int, end: int) -> list[tuple[int, tuple[Part, ...]]]:
+        """(op of the window, its parts) of the joins in ops [start, end)."""
+        joins = np.flatnonzero(self.kind[start:end] == _KIND["join"]).tolist()
+        return [(op, self.lowered.parts[start + op]) for op in joins]
+
+    def same(self, first: int, other: int) -> bool:
+        """Whether two iterations have the same ops."""
+        s, e = self.window(first, 1)
+        s2, e2 = self.window(other, 1)
+        return (
+            e - s == e2 - s2
+            and all(
+                np.array_equal(column[s:e], column[s2:e2])
+                for column in (self.kind, self.stream, self.signature, self.thread)
+            )
+            and np.array_equal(self.depends_relative(s, e), self.depends_relative(s2, e2))
+            and self.parts(s, e) == self.parts(s2, e2)
+        )
+
+
+_KIND = {kind: code for code, kind in enumerate(schemas.OP_KINDS)}
+
+
+def _columns(lowered: LoweredRank) -> _Columns:
+    iteration = np.array(lowered.iteration, np.int64)
+    starts = np.searchsorted(iteration, np.arange(lowered.iterations + 2))
+    return _Columns(
+        lowered,
+        np.array([_KIND[k] for k in lowered.kind], np.int8),
+        np.array(lowered.stream, np.int64),
+        np.array(lowered.signature, np.int64),
+        np.array(lowered.depends_on, np.int64),
+        np.array(lowered.thread, np.int64),
+        np.array(lowered.gap_ns, np.int64),
+        starts,
+    )
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Which iterations were recorded, and how many of them one repetition spans."""
+
+    first: int
+    count: int
+    span: int
+
+
+def _select(
+    ranks: Sequence[_Columns], warmup: int, iterations: int, warnings: list[str]
+) -> _Selection | None:
+    """None: some rank never took an optimizer step."""
+    marks = [c.lowered.iterations for c in ranks]
+    available = min(marks)
+    if available == 0:
+        warnings.append(
+            "no optimizer step was seen"
+            + (f" on rank {ranks[marks.index(0)].lowered.rank}" if max(marks) else "")
+            + ": the whole run from the first device operation counts as one iteration"
+        )
+        return None
+    first = min(warmup, available - 1)
+    count = min(iterations, available - first)
+    if first < warmup or count < iterations:
+        warnings.append(
+            f"the script ended after {available} optimizer steps: {first} warm-up and {count} "
+            f"recorded iterations instead of {warmup} and {iterations}"
+        )
+    same = all(c.same(first, first + i) for c in ranks for i in range(1, count))
+    return _Selection(first, count, 1 if same else count)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """One rank's program: ops [start, end) of its columns, gaps and spreads (ns) of each."""
+
+    columns: _Columns
+    start: int
+    end: int
+    first_iteration: int
+    gap_ns: np.ndarray
+    spread_ns: np.ndarray
+    recorded: int
+    span: int
+
+
+def _program(columns: _Columns, selection: _Selection | None) -> _Program:
+    if selection is None:
+        start, end = _from_first_device_op(columns, 0, len(columns.kind))
+        gaps = columns.gap_ns[start:end].copy()
+        gaps[:1] = 0
+        return _Program(columns, start, end, 0, gaps, np.zeros_like(gaps), 1, 1)
+    first, count, span = selection.first, selection.count, selection.span
+    start, end = columns.window(first, span)
+    if first == 0:
+        start, end = _from_first_device_op(columns, start, end)
+    if span == count:
+        gaps = columns.gap_ns[start:end].copy()
+        gaps[: int(first == 0)] = 0
+        return _Program(columns, start, end, first, gaps, np.zeros_like(gaps), count, span)
+    offset = start - columns.window(first, 1)[0]
+    samples = np.stack(
+        [columns.gap_ns[slice(*columns.window(first + i, 1))][offset:] for i in range(count)]
+    )
+    gaps = np.rint(np.median(samples, axis=0)).astype(np.int64)
+    low, high = np.percentile(samples, [25, 75], axis=0)
+    spread = np.rint(high - low).astype(np.int64)
+    return _Program(columns, start, end, first, gaps, spread, count, span)
+
+
+def _from_first_device_op(columns: _Columns, start: int, end: int) -> tuple[int, int]:
+    """The first window holds what the script sets up; its time begins with device work."""
+    device = np.flatnonzero(columns.stream[start:end] >= 0)
+    return (start + int(device[0]) if len(device) else end), end
+
+
+def _depends(program: _Program) -> list[int | None]:
+    """`depends_on` of a program: a dependency on the previous repetition stands only where that
+    repetition has the same op at that place (it need not: warm-up may have ended differently)."""
+    c, start, end = program.columns, program.start, program.end
+    relative = c.depends_relative(start, end)
+    result: list[int | None] = []
+    for dependency in relative.tolist():
+        if dependency == _NONE:
+            result.append(None)
+            continue
+        if dependency < 0:
+            actual, repeated = start + dependency, end + dependency
+            if any(v[actual] != v[repeated] for v in (c.kind, c.stream, c.signature)):
+                result.append(None)
+                continue
+        result.append(dependency)
+    return result
+
+
+class _Interner:
+    """Numbers signatures job-wide, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Signature, int] = {}
+
+    def number(self, signature: Signature) -> int:
+        return self.numbers.setdefault(signature, len(self.numbers))
+
+
+def _events(programs: Sequence[_Program], interner: _Interner) -> pa.Table:
+    columns: dict[str, list] = {c.name: [] for c in schemas.EVENTS.columns}
+    for number, program in enumerate(programs):
+        c, start, end = program.columns, program.start, program.end
+        lowered = c.lowered
+        depends_on = _depends(program)
+        kinds = lowered.kind[start:end]
+        # Without an op to wait for, a host wait would wait for its whole stream.
+        kinds = [
+            "host" if kind == "host_wait" and depends is None else kind
+            for kind, depends in zip(kinds, depends_on, strict=True)
+        ]
+        columns["program"] += [number] * (end - start)
+        columns["op"] += range(end - start)
+        columns["iteration"] += [i - program.first_iteration for i in lowered.iteration[start:end]]
+        columns["kind"] += kinds
+        columns["stream"] += [
+            -1 if kind == "host" else stream
+            for kind, stream in zip(kinds, lowered.stream[start:end], strict=True)
+        ]
+        columns["signature"] += [
+            None if s == NO_SIGNATURE else interner.number(lowered.signatures[s])
+            for s in lowered.signature[start:end]
+        ]
+        columns["depends_on"] += depends_on
+        columns["thread"] += lowered.thread[start:end]
+    return pa.table(columns, schema=schemas.EVENTS.schema)
+
+
+def _host_gaps(programs: Sequence[_Program]) -> pa.Table:
+    lengths = [p.end - p.start for p in programs]
+    empty = np.zeros(0, np.int64)
+    return pa.table(
+        {
+            "program": np.repeat(np.arange(len(programs), dtype=np.int32), lengths),
+            "op": np.concatenate([empty, *(np.arange(n) for n in lengths)]).astype(np.int32),
+            "gap_ns": np.concatenate([empty, *(p.gap_ns for p in programs)]),
+            "spread_ns": np.concatenate([empty, *(p.spread_ns for p in programs)]),
+        },
+        schema=schemas.HOST_GAPS.schema,
+    )
+
+
+def _collective_parts(programs: Sequence[_Program]) -> pa.Table:
+    """`sequence` counts collectives per communicator, sends and receives per peer and direction:
+    that is what NCCL matches on both sides."""
+    rows: dict[str, list] = {c.name: [] for c in schemas.COLLECTIVE_PARTS.columns}
+    for number, program in enumerate(programs):
+        calls: Counter[tuple] = Counter()
+        for op, parts in program.columns.parts(program.start, program.end):
+            for position, part in enumerate(parts):
+                key = (part.communicator, part.peer, part.kind if part.peer >= 0 else "")
+                values = (
+                    number,
+                    op,
+                    position,
+                    part.kind,
+                    part.communicator,
+                    part.peer,
+                    calls[key],
+                    part.size_bytes,
+                    part.dtype,
+                    part.reduce_op,
+                    part.root,
+                )
+                calls[key] += 1
+                for name, value in zip(rows, values, strict=True):
+                    rows[name].append(value)
+    return pa.table(rows, schema=schemas.COLLECTIVE_PARTS.schema)
+
+
+def _signatures(interner: _Interner) -> pa.Table:
+    signatures = list(interner.numbers)
+    return pa.table(
+        {
+            "signature": range(len(signatures)),
+            "api": [s.api for s in signatures],
+            "name": [s.name for s in signatures],
+            "family": [s.family for s in signatures],
+            "grid": [s.grid for s in signatures],
+            "block": [s.block for s in signatures],
+            "shared_memory_bytes": [s.shared_memory_bytes for s in signatures],
+            "registers": [s.registers for s in signatures],
+            "dtype": [s.dtype for s in signatures],
+            "kernel_version": [s.kernel_version for s in signatures],
+            "features": [list(s.features) for s in signatures],
+            "tensor_bytes": [s.tensor_bytes for s in signatures],
+        },
+        schema=schemas.SIGNATURES.schema,
+    )
+
+
+def _communicators(resolved: CommunicatorMap) -> pa.Table:
+    known = resolved.communicators
+    return pa.table(
+        {
+            "communicator": [c.number for c in known],
+            "parent": [c.parent for c in known],
+            "name": ["" for _ in known],
+            "description": [c.description for c in known],
+            "members": [list(c.members) for c in known],
+        },
+        schema=schemas.COMMUNICATORS.schema,
+    )
+
+
+def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
+    """The timeline of all ranks, and per rank (peak allocated, peak reserved) bytes."""
+    tables, peaks = [], {}
+    for trace in traces:
+        history = memory_history(trace)
+        steps = len(history.iteration)
+        peaks[trace.rank] = (history.peak_allocated_bytes, history.peak_reserved_bytes)
+        tables.append(
+            pa.table(
+                {
+                    "rank": np.full(steps, trace.rank, np.int32),
+                    "step": np.arange(steps, dtype=np.int32),
+                    "iteration": history.iteration,
+                    "category": np.where(history.is_tensor, "tensor", "segment").tolist(),
+                    "change_bytes": history.change_bytes,
+                    "allocated_bytes": history.allocated_bytes,
+                    "reserved_bytes": history.reserved_bytes,
+                },
+                schema=schemas.MEMORY_TIMELINE.schema,
+            )
+        )
+    return pa.concat_tables(tables), peaks
+
+
+def collect(
+    traces: Sequence[RankTrace],
+    *,
+    nproc_per_node: int,
+    warmup: int,
+    iterations: int,
+    out_of_memory: Mapping[int, OutOfMemory],
+) -> Collected:
+    """The tables of a job from the traces of all its ranks, in rank order.
+
+    When a rank ran out of memory there is nothing to replay: events, host gaps, signatures and
+    collective parts are empty; memory, communicators and ranks are there.
+
+    Raises UnderstudyError when no rank used the device, or communicators lack members.
+    """
+    warnings: list[str] = []
+    resolved = resolve_communicators(traces, complete=not out_of_memory)
+    ranks: list[_Columns] = []
+    for trace in traces:
+        spans = {}
+        for local in trace.communicators:
+            members = resolved.members(trace.rank, local)
+            spans[local] = (len(members), len({rank // nproc_per_node for rank in members}))
+        ranks.append(_columns(lower(trace, spans)))
+    for columns in ranks:
+        warnings += columns.lowered.warnings
+    if not out_of_memory and not any((c.stream >= 0).any() for c in ranks):
+        raise UnderstudyError(
+            "no rank launched a kernel: the script never used a GPU. Does it move its model to "
+            '"cuda"?'
+        )
+    programs = []
+    if not out_of_memory:
+        selection = _select(ranks, warmup, iterations, warnings)
+        programs = [_program(columns, selection) for columns in ranks]
+    interner = _Interner()
+    events = _events(programs, interner)
+    timeline, peaks = _memory(traces)
+    numbers = [c.lowered.rank for c in ranks]
+    memory_errors = [out_of_memory.get(rank) for rank in numbers]
+    rank_table = pa.table(
+        {
+            "rank": numbers,
+            "program": range(len(ranks)),
+            "node": [rank // nproc_per_node for rank in numbers],
+            "local_rank": [rank % nproc_per_node for rank in numbers],
+            "communicator_map": [list(resolved.of_rank[rank].items()) for rank in numbers],
+            "iterations": [p.recorded for p in programs] or [c.lowered.iterations for c in ranks],
+            "span_iterations": [p.span for p in programs] or [1] * len(ranks),
+            "trace_events": [c.lowered.kept_records for c in ranks],
+            "peak_allocated_bytes": [peaks[rank][0] for rank in numbers],
+            "peak_reserved_bytes": [peaks[rank][1] for rank in numbers],
+            "oom_iteration": [e.iteration if e else None for e in memory_errors],
+            "oom_requested_bytes": [e.requested_bytes if e else None for e in memory_errors],
+        },
+        schema=schemas.RANKS.schema,
+    )
+    return Collected(
+        {
+            "events": events,
+            "host_gaps": _host_gaps(programs),
+            "signatures": _signatures(interner),
+            "collective_parts": _collective_parts(programs),
+            "communicators": _communicators(resolved),
+            "ranks": rank_table,
+            "memory_timeline": timeline,
+        },
+        tuple(dict.fromkeys(warnings)),
+    )

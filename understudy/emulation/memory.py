@@ -1,0 +1,123 @@
+"""What a rank's memory held, and when: live blocks for tensor sizes, timeline and peaks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+
+import numpy as np
+
+from understudy.traces.interceptor import Api, RankTrace
+
+
+class LiveBlocks:
+    """The device memory blocks that are allocated at one moment of a trace.
+
+    PyTorch's tensors lie in blocks that its allocator cuts out of a few large segments; a segment
+    counts as a block of its own only while no tensor was ever placed in it.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: list[int] = []
+        self._segments: list[int] = []
+        self._bytes: dict[int, int] = {}
+        self._segment_bytes: dict[int, int] = {}
+        self._pools: set[int] = set()
+
+    def allocate_tensor(self, pointer: int, size_bytes: int) -> None:
+        """A tensor block was handed out."""
+        if pointer not in self._bytes:
+            insort(self._tensors, pointer)
+        self._bytes[pointer] = size_bytes
+        segment = self._segment(pointer)
+        if segment is not None:
+            self._pools.add(segment)
+
+    def free_tensor(self, pointer: int) -> None:
+        """A tensor block was given back."""
+        if self._bytes.pop(pointer, None) is not None:
+            del self._tensors[bisect_left(self._tensors, pointer)]
+
+    def allocate_segment(self, pointer: int, size_bytes: int) -> None:
+        """cudaMalloc."""
+        if pointer not in self._segment_bytes:
+            insort(self._segments, pointer)
+        self._segment_bytes[pointer] = size_bytes
+
+    def free_segment(self, pointer: int) -> None:
+        """cudaFree."""
+        if self._segment_bytes.pop(pointer, None) is not None:
+            del self._segments[bisect_left(self._segments, pointer)]
+        self._pools.discard(pointer)
+
+    def _segment(self, pointer: int) -> int | None:
+        at = bisect_right(self._segments, pointer) - 1
+        if at < 0:
+            return None
+        start = self._segments[at]
+        return start if pointer < start + self._segment_bytes[start] else None
+
+    def find(self, pointer: int) -> int | None:
+        """Bytes of the block that holds `pointer`, None when it points to no live block."""
+        at = bisect_right(self._tensors, pointer) - 1
+        if at >= 0:
+            start = self._tensors[at]
+            size = self._bytes[start]
+            if pointer < start + size:
+                return size
+        segment = self._segment(pointer)
+        if segment is None or segment in self._pools:
+            return None
+        return self._segment_bytes[segment]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryHistory:
+    """The changes of one rank's memory, arrays of equal length; bytes are int64.
+
+    `iteration` counts from 0, what the script sets up belongs to the first; `is_tensor` is False
+    for segments.
+    """
+
+    iteration: np.ndarray
+    is_tensor: np.ndarray
+    change_bytes: np.ndarray
+    allocated_bytes: np.ndarray
+    reserved_bytes: np.ndarray
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Peak of PyTorch's allocated memory."""
+        return int(self.allocated_bytes.max(initial=0))
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Peak of device memory in use, context included."""
+        return int(self.reserved_bytes.max(initial=0))
+
+
+def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """`values` where `known`, else the last known value before; 0 before the first."""
+    positions = np.where(known, np.arange(len(values)), -1)
+    last = np.maximum.accumulate(positions) if len(values) else positions
+    return np.where(last >= 0, values[np.maximum(last, 0)], 0)
+
+
+def memory_history(trace: RankTrace) -> MemoryHistory:
+    """The memory history of a rank over its whole trace."""
+    api = trace.records["api"]
+    mask = np.isin(api, [Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    iteration = np.cumsum(api == Api.ITERATION)[mask]
+    changes = trace.records[mask]
+    kind = changes["api"]
+    is_tensor = (kind == Api.TENSOR_ALLOC) | (kind == Api.TENSOR_FREE)
+    freed = (kind == Api.FREE) | (kind == Api.TENSOR_FREE)
+    size = changes["b"].astype(np.int64)
+    after = changes["c"].astype(np.int64)
+    return MemoryHistory(
+        iteration=iteration.astype(np.int32),
+        is_tensor=is_tensor,
+        change_bytes=np.where(freed, -size, size),
+        allocated_bytes=_hold(after, is_tensor),
+        reserved_bytes=_hold(after, ~is_tensor),
+    )
