@@ -9,7 +9,8 @@ Called by launcher.py as `python supervisor.py SPEC`, SPEC a JSON file {"command
 when a signal ended it), 0 when all succeeded.
 """
 
-# ruff: noqa: PTH - kept to what it needs: it starts for every emulation.
+# No pathlib: this starts for every emulation.
+# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 

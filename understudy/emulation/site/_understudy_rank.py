@@ -1,6 +1,7 @@
 """What happens inside a traced rank. The sitecustomize beside it loads it; standard library only."""
 
-# ruff: noqa: PTH - pathlib would be imported into a process that may not want it.
+# No pathlib: it would be imported into a process that may not want it.
+# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
 
 import atexit
 import ctypes

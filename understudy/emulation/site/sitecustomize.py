@@ -15,7 +15,8 @@ The environment, set by understudy/emulation/launcher.py:
     UNDERSTUDY_RANK_PID    set here: the process that is traced; its children are not
 """
 
-# ruff: noqa: PTH - pathlib would be imported into a process that may not want it.
+# No pathlib: it would be imported into a process that may not want it.
+# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
 
 import importlib.machinery
 import importlib.util
