@@ -372,7 +372,7 @@ US_EXPORT cublasStatus_t cublasGemmBatchedEx(
 
 /* Matrix-vector products and dot products ---------------------------------------------------- */
 
-/* y[rows of op(A)] = op(A) x: a product whose B is the vector. Increments do not change the work. */
+/* y = op(A) x: a product whose B is the vector. Increments do not change the work. */
 #define US_GEMV(name, label, scalar, cuda_type)                                                    \
     US_EXPORT cublasStatus_t name(cublasHandle_t handle, cublasOperation_t transpose, int m,       \
                                   int n, const scalar *alpha, const void *a, int lda,              \
