@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) build ## installs everything into .venv and builds the interceptor
+setup: build ## installs everything into .venv and builds the interceptor
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@"$(BOOTSTRAP_PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
@@ -30,14 +30,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-build: ## builds the interceptor (interceptor_c/build)
-	@$(MAKE) --no-print-directory -C interceptor_c
+build: $(INSTALLED) ## builds the interceptor (interceptor_c/build)
+	@$(MAKE) --silent --no-print-directory -C interceptor_c PYTHON=$(BIN)/python
 
 demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
 
 test: lint ## all tests: linters, types, C tests under sanitizers, pytest
-	$(MAKE) --no-print-directory -C interceptor_c test
+	$(MAKE) --no-print-directory -C interceptor_c PYTHON=$(BIN)/python test
 	$(BIN)/python -m pytest
 
 lint: setup ## ruff and pyright
@@ -53,7 +53,6 @@ ui: setup ## opens the Dagster web page (Ctrl-C ends it)
 	$(BIN)/understudy ui
 
 bench: setup ## what interception costs on this machine
-	$(MAKE) --no-print-directory -C interceptor_c bench
 	$(BIN)/python benchmarks/bench.py
 
 lock: setup ## resolves the dependencies anew into requirements.lock
