@@ -51,9 +51,9 @@ struct convolution_candidate {
 /* Library ------------------------------------------------------------------------------------ */
 
 int us_cudnn_type_bits(cudnnDataType_t type) {
-    static const uint8_t bits[] = {32, 64, 16, 8,  32, 32, 8, 32, 256, 16, 64,
-                                   8,  8,  8,  32, 8,  4,  4, 4,  32,  64, 128};
-    return type >= 0 && (size_t)type < sizeof bits ? bits[type] : 0;
+    static const uint16_t bits[] = {32, 64, 16, 8,  32, 32, 8, 32, 256, 16, 64,
+                                    8,  8,  8,  32, 8,  4,  4, 4,  32,  64, 128};
+    return type >= 0 && (size_t)type < sizeof bits / sizeof *bits ? bits[type] : 0;
 }
 
 US_EXPORT size_t cudnnGetVersion(void) { return US_CUDNN_VERSION; }
@@ -411,7 +411,8 @@ static cudnnStatus_t one_candidate(cudnnHandle_t handle, int requested, int *ret
         return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     }
     if (requested < 1) return CUDNN_STATUS_BAD_PARAM;
-    candidates[0] = (struct convolution_candidate){.algorithm = 1, .determinism = 1, .math_type = 1};
+    candidates[0] =
+        (struct convolution_candidate){.algorithm = 1, .determinism = 1, .math_type = 1};
     *returned = 1;
     return CUDNN_STATUS_SUCCESS;
 }
