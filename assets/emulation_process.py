@@ -7,9 +7,12 @@ process that fails: `raise_reported` raises it again in the run.
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -19,10 +22,11 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 
 from understudy import emulation, jobs
 from understudy.errors import UnderstudyError, UsageError
-from understudy.home import job_dir
+from understudy.home import job_dir, write_whole
 from warehouse import schemas, store
 
 _INTERRUPTED = 130
+_PR_SET_PDEATHSIG = 1
 
 
 def raise_reported(messages: Sequence[Any]) -> None:
@@ -36,6 +40,7 @@ def main() -> None:
     """Emulates the partition of the run that started this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    _end_with_parent()
     try:
         with open_dagster_pipes() as pipes:
             _forget_pipes()
@@ -60,9 +65,24 @@ def emulate(device_id: str, job_id: str, remeasure_host: bool, pipes: PipesConte
             device,
             log_path=folder / "emulation.log",
             traces_dir=folder / "traces",
-            progress=pipes.log.info,
+            progress=_Progress(pipes),
         )
         store_emulation(emulated.tables, device_id, job_id, remeasure_host)
+        record = {"versions": emulated.versions, "warnings": list(emulated.warnings)}
+        write_whole(folder / "emulation.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+class _Progress:
+    """Logs progress, once a second at most: each line becomes an event of the run."""
+
+    def __init__(self, pipes: PipesContext) -> None:
+        self._pipes, self._said, self._next_s = pipes, "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what == self._said and time.monotonic() < self._next_s:
+            return
+        self._said, self._next_s = what, time.monotonic() + 1
+        self._pipes.log.info(f"{what} {done} of {total}")
 
 
 def store_emulation(
@@ -79,6 +99,13 @@ def store_emulation(
         # find that the structure changed and measure anew.
         store.write_tables("emulation_host", {"host_gaps": tables["host_gaps"]}, device, job)
     store.write_tables("emulation", structure, device, job)
+
+
+def _end_with_parent() -> None:
+    """Asks the kernel for a SIGTERM when the run that started this process is killed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def _forget_pipes() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import dagster as dg
 
 from understudy import reporting
 from understudy.catalog import Device
-from understudy.home import job_dir
+from understudy.home import job_dir, write_whole
 from understudy.jobs import JobSpec
 
 
@@ -17,10 +16,7 @@ def report_metadata(device: Device, job: JobSpec) -> dict[str, Any]:
     """Writes `report.html` of the partition's tables and returns the entries that show it."""
     report = reporting.report(device, job)
     path = job_dir(job.job) / device.id / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(reporting.html(report))
-    temporary.replace(path)
+    write_whole(path, reporting.html(report))
     entries: dict[str, Any] = {
         "report": dg.MetadataValue.md(f"```\n{reporting.text(report)}\n```"),
         "report_html": dg.MetadataValue.path(path),

@@ -9,7 +9,7 @@ from typing import Any, cast
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 
-from understudy.home import REPOSITORY, dagster_dir
+from understudy.home import REPOSITORY, dagster_dir, write_whole
 
 #: Tag of runs that live in a process of the command line: which process.
 PROCESS_TAG = "understudy/process"
@@ -32,9 +32,7 @@ def prepare_home() -> Path:
     shipped = (REPOSITORY / "dagster.yaml").read_text()
     target = folder / "dagster.yaml"
     if not target.exists() or target.read_text() != shipped:
-        temporary = folder / f".dagster.yaml.{os.getpid()}.tmp"
-        temporary.write_text(shipped)
-        temporary.replace(target)
+        write_whole(target, shipped)
     os.environ["DAGSTER_HOME"] = str(folder)
     return folder
 

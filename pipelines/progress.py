@@ -13,8 +13,7 @@ import dagster as dg
 LOGGER_NAME = "understudy.run"
 
 
-@dg.logger(description="Hands the records of a run to the process that started it.")
-def progress(_context: dg.InitLoggerContext) -> logging.Logger:
+def _progress_logger(_context: dg.InitLoggerContext) -> logging.Logger:
     """A logger without output of its own."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(logging.DEBUG)
@@ -26,5 +25,7 @@ def progress(_context: dg.InitLoggerContext) -> logging.Logger:
 
 LOGGERS: dict[str, dg.LoggerDefinition] = {
     "console": dg.colored_console_logger,
-    "progress": progress,
+    "progress": dg.LoggerDefinition(
+        _progress_logger, description="Hands the records of a run to the process that started it."
+    ),
 }

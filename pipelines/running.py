@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -67,53 +67,43 @@ def compare(
 
 def is_prepared(instance: dg.DagsterInstance, device: str) -> bool:
     """Whether profiles and forests of `device` are those that the present code would make."""
-    profiles = {
-        asset: _current_version(instance, asset, device) for asset in tables.keys("profiling")
-    }
     stored = store.stored_hashes("profiling", device)
-    if any(
-        version is None or stored.get(asset.path[-1]) != version
-        for asset, version in profiles.items()
-    ):
-        return False
+    profiles: dict[str, str] = {}
+    for asset in tables.keys("profiling"):
+        record = _current_record(instance, asset, device)
+        if record is None or _tags(record)[_DATA_VERSION] != stored.get(asset.path[-1]):
+            return False
+        profiles[asset.to_user_string()] = str(record.storage_id)
     if not forests_dir(device).is_dir() or not store.has_partition("forests", device):
         return False
-    return all(
-        _current_version(instance, asset, device) is not None
-        and _input_versions(instance, asset, device) == profiles
-        for asset in tables.keys("forests")
-    )
+    for asset in tables.keys("forests"):
+        record = _current_record(instance, asset, device)
+        if record is None:
+            return False
+        trained_on = {name: _tags(record).get(_INPUT_EVENT + name) for name in profiles}
+        if trained_on != profiles:
+            return False
+    return True
 
 
-def _current_version(
+_CODE_VERSION = "dagster/code_version"
+_DATA_VERSION = "dagster/data_version"
+_INPUT_EVENT = "dagster/input_event_pointer/"
+
+
+def _current_record(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
-) -> str | None:
-    """Data version of the latest materialization, None if it was made by other code."""
-    tags = _latest_tags(instance, asset, partition)
-    spec = defs.resolve_asset_graph().get(asset)
-    if tags.get("dagster/code_version") != spec.code_version:
-        return None
-    return tags.get("dagster/data_version")
-
-
-def _input_versions(
-    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
-) -> dict[dg.AssetKey, str]:
-    prefix = "dagster/input_data_version/"
-    return {
-        dg.AssetKey.from_user_string(name.removeprefix(prefix)): version
-        for name, version in _latest_tags(instance, asset, partition).items()
-        if name.startswith(prefix)
-    }
-
-
-def _latest_tags(
-    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str
-) -> dict[str, str]:
+) -> dg.EventLogRecord | None:
+    """The latest materialization of a partition; None if there is none or other code made it."""
     wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition])
     records = instance.fetch_materializations(wanted, limit=1).records
-    materialization = records[0].asset_materialization if records else None
-    return dict(materialization.tags or {}) if materialization is not None else {}
+    code_version = defs.resolve_asset_graph().get(asset).code_version
+    return records[0] if records and _tags(records[0])[_CODE_VERSION] == code_version else None
+
+
+def _tags(record: dg.EventLogRecord) -> Mapping[str, str]:
+    materialization = record.asset_materialization
+    return {} if materialization is None else materialization.tags or {}
 
 
 def _materialize(

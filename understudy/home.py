@@ -1,4 +1,4 @@
-"""Where everything written at run time lives: `$UNDERSTUDY_HOME`, by default `var/` beside the code."""
+"""Where everything written at run time lives: `$UNDERSTUDY_HOME`, or else `var/` beside the code."""
 
 from __future__ import annotations
 
@@ -38,3 +38,14 @@ def cache_dir() -> Path:
 def dagster_dir() -> Path:
     """`DAGSTER_HOME` of the command line and of the UI."""
     return home() / "dagster"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file under another name and renames it: a reader sees all of it or the old."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -12,7 +12,6 @@ import difflib
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ import yaml
 from understudy import catalog
 from understudy.catalog import Device
 from understudy.errors import UsageError
-from understudy.home import home, job_dir
+from understudy.home import home, job_dir, write_whole
 
 #: Iterations that run before recording starts: the first allocates optimizer states, DDP lays out
 #: its buckets anew in the second.
@@ -390,10 +389,7 @@ def from_json(text: str) -> JobSpec:
 def save(spec: JobSpec) -> Path:
     """Writes `jobs/<job>/job.json` at once and returns its path."""
     path = job_dir(spec.job) / "job.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(to_json(spec))
-    temporary.replace(path)
+    write_whole(path, to_json(spec))
     return path
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
 
 from understudy.errors import UnderstudyError, UsageError
-from understudy.home import job_dir
+from understudy.home import job_dir, write_whole
 from warehouse import schemas
 
 CODE_VERSION = "1"
@@ -23,10 +22,7 @@ def save_measured(job: str, device: str, iteration_time_ns: int) -> Path:
     if iteration_time_ns <= 0:
         raise UsageError(f"a measured time of {iteration_time_ns} ns is not above 0")
     path = _measured_path(job, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"iteration_time_ns": iteration_time_ns}) + "\n")
-    temporary.replace(path)
+    write_whole(path, json.dumps({"iteration_time_ns": iteration_time_ns}) + "\n")
     return path
 
 
