@@ -1,4 +1,4 @@
-"""Where everything written at run time lives: `$UNDERSTUDY_HOME`, or else `var/` beside the code."""
+"""Where everything written at run time lives: `$UNDERSTUDY_HOME`, else `var/` beside the code."""
 
 from __future__ import annotations
 
