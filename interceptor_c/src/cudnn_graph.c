@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core.h"
 #include "types_cudnn.h"
 
 enum {
@@ -33,7 +34,7 @@ struct attribute {
 /* What a finalized execution plan needs at every call. */
 struct compiled_plan {
     struct us_dnn_graph graph;
-    uint32_t definition; /* 0 until the first recorded execution */
+    uint64_t definition; /* trace generation << 32 | id; 0 before the first execution */
 };
 
 struct us_cudnn_descriptor {
@@ -637,6 +638,16 @@ static void forget_outputs(const struct us_dnn_graph *graph,
     }
 }
 
+static uint32_t definition_of(struct compiled_plan *plan) {
+    if (!us_tracing()) return 0;
+    uint64_t cached = __atomic_load_n(&plan->definition, __ATOMIC_RELAXED);
+    if (cached >> 32 == us_trace_generation()) return (uint32_t)cached;
+    uint32_t id = us_dnn_define(&plan->graph);
+    __atomic_store_n(&plan->definition, (uint64_t)us_trace_generation() << 32 | id,
+                     __ATOMIC_RELAXED);
+    return id;
+}
+
 US_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                             cudnnBackendDescriptor_t variant_pack) {
     struct us_record record = us_record_begin(US_API_DNN);
@@ -654,14 +665,9 @@ US_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDe
         return us_unsupported("cudnnBackendExecute: shapes overridden at execution",
                               CUDNN_STATUS_NOT_SUPPORTED);
     }
-    uint32_t definition = __atomic_load_n(&plan->plan->definition, __ATOMIC_RELAXED);
-    if (definition == 0) {
-        definition = us_dnn_define(&plan->plan->graph);
-        __atomic_store_n(&plan->plan->definition, definition, __ATOMIC_RELAXED);
-    }
     forget_outputs(&plan->plan->graph, variant_pack);
     record.stream = us_stream_number(handle->stream);
-    record.definition = definition;
+    record.definition = definition_of(plan->plan);
     us_emit(&record);
     return CUDNN_STATUS_SUCCESS;
 }

@@ -18,13 +18,19 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core.h"
 #include "types_nccl.h"
+
+enum { MAX_NAME = 256 };
 
 struct ncclComm {
     int rank, size; /* size: of the parent as long as a split child's own is not known */
     int device;
-    uint32_t definition;
-    uint64_t unique_id[2];
+    struct us_communicator description; /* what the trace says of it, but for `parent` */
+    struct ncclComm *parent;            /* kept alive by its children */
+    int references;
+    char name[MAX_NAME];
+    uint64_t definition; /* trace generation << 32 | id; 0 before the first use in a trace */
     uint32_t splits;          /* children made so far */
     uint64_t custom_operators; /* bit i: operator ncclNumOps + i is in use */
 };
@@ -117,27 +123,48 @@ static const char *config_name(const ncclConfig_t *config) {
     return config->commName != NULL ? config->commName : "";
 }
 
-/* Describes the communicator, whose fields are set, and records its birth. */
-static void announce(ncclComm_t communicator, struct us_record *record, uint32_t parent,
-                     int recorded_size, int color, int key, const char *name) {
-    enum { MAX_NAME = 256 };
+/* The communicator's definition in the open trace, written at its first use there. */
+static uint32_t definition_of(ncclComm_t communicator) {
+    uint64_t cached = __atomic_load_n(&communicator->definition, __ATOMIC_ACQUIRE);
+    if (!us_tracing()) return 0;
+    if (cached >> 32 == us_trace_generation()) return (uint32_t)cached;
     struct {
         struct us_communicator head;
         char name[MAX_NAME];
-    } payload = {.head = {.unique_id = {communicator->unique_id[0], communicator->unique_id[1]},
-                          .rank = communicator->rank,
-                          .size = recorded_size,
-                          .parent = parent,
-                          .color = color,
-                          .key = key,
-                          .device = (uint32_t)communicator->device}};
-    size_t name_bytes = strnlen(name, MAX_NAME);
-    memcpy(payload.name, name, name_bytes);
-    communicator->definition = us_define_new(
-        US_DEFINITION_COMMUNICATOR, &payload,
-        offsetof(__typeof__(payload), name) + name_bytes);
-    record->definition = communicator->definition;
-    us_emit(record);
+    } payload = {.head = communicator->description};
+    if (communicator->parent != NULL) payload.head.parent = definition_of(communicator->parent);
+    size_t name_bytes = strnlen(communicator->name, MAX_NAME);
+    memcpy(payload.name, communicator->name, name_bytes);
+    uint32_t id = us_define_new(US_DEFINITION_COMMUNICATOR, &payload,
+                                sizeof payload.head + name_bytes);
+    __atomic_store_n(&communicator->definition, (uint64_t)us_trace_generation() << 32 | id,
+                     __ATOMIC_RELEASE);
+    return id;
+}
+
+static ncclComm_t make(int rank, int size, int device, const void *identity, size_t bytes,
+                       const ncclConfig_t *config) {
+    ncclComm_t made = calloc(1, sizeof *made);
+    if (made == NULL) return NULL;
+    made->rank = rank;
+    made->size = size;
+    made->device = device;
+    made->references = 1;
+    hash_128(made->description.unique_id, identity, bytes);
+    made->description.rank = rank;
+    made->description.size = size;
+    made->description.device = (uint32_t)device;
+    strncpy(made->name, config_name(config), MAX_NAME - 1);
+    return made;
+}
+
+static void release(ncclComm_t communicator) {
+    while (communicator != NULL &&
+           __atomic_sub_fetch(&communicator->references, 1, __ATOMIC_ACQ_REL) == 0) {
+        ncclComm_t parent = communicator->parent;
+        free(communicator);
+        communicator = parent;
+    }
 }
 
 static ncclResult_t init_rank(ncclComm_t *communicator, int size, const ncclUniqueId *ids,
@@ -148,13 +175,11 @@ static ncclResult_t init_rank(ncclComm_t *communicator, int size, const ncclUniq
         return ncclInvalidArgument;
     }
     *communicator = NULL;
-    ncclComm_t made = calloc(1, sizeof *made);
+    ncclComm_t made = make(rank, size, us_current_device(), ids, (size_t)id_count * sizeof *ids,
+                           config);
     if (made == NULL) return ncclSystemError;
-    made->rank = rank;
-    made->size = size;
-    made->device = us_current_device();
-    hash_128(made->unique_id, ids, (size_t)id_count * sizeof *ids);
-    announce(made, &record, 0, size, 0, 0, config_name(config));
+    record.definition = definition_of(made);
+    us_emit(&record);
     *communicator = made;
     return ncclSuccess;
 }
@@ -194,17 +219,18 @@ US_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *communicators, int count, con
 static ncclResult_t make_child(ncclComm_t parent, struct us_record *record, const void *identity,
                                size_t identity_bytes, int rank, int size, bool size_is_known,
                                int color, int key, const ncclConfig_t *config, ncclComm_t *child) {
-    ncclComm_t made = calloc(1, sizeof *made);
+    ncclComm_t made = make(rank, size, parent->device, identity, identity_bytes, config);
     if (made == NULL) return ncclSystemError;
-    made->rank = rank;
-    made->size = size;
-    made->device = parent->device;
-    hash_128(made->unique_id, identity, identity_bytes);
-    record->a = parent->definition;
+    __atomic_add_fetch(&parent->references, 1, __ATOMIC_RELAXED);
+    made->parent = parent;
+    if (!size_is_known) made->description.size = -1;
+    made->description.color = color;
+    made->description.key = key;
+    record->a = definition_of(parent);
     record->b = (uint64_t)(int64_t)color;
     record->c = (uint64_t)(int64_t)key;
-    announce(made, record, parent->definition, size_is_known ? size : -1, color, key,
-             config_name(config));
+    record->definition = definition_of(made);
+    us_emit(record);
     *child = made;
     return ncclSuccess;
 }
@@ -219,7 +245,9 @@ US_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, nccl
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
     struct {
         uint64_t parent[2], number, color;
-    } identity = {{parent->unique_id[0], parent->unique_id[1]}, number, (uint64_t)color};
+    } identity = {{parent->description.unique_id[0], parent->description.unique_id[1]},
+                  number,
+                  (uint64_t)color};
     int rank = key >= 0 && key < parent->size ? key : parent->rank;
     return make_child(parent, &record, &identity, sizeof identity, rank, parent->size, false,
                       color, key, config, child);
@@ -246,34 +274,29 @@ US_EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *excluded, int excl
     }
     struct {
         uint64_t parent[2], number, excluded;
-    } identity = {{parent->unique_id[0], parent->unique_id[1]}, number, sum};
+    } identity = {{parent->description.unique_id[0], parent->description.unique_id[1]},
+                  number,
+                  sum};
     return make_child(parent, &record, &identity, sizeof identity, parent->rank - below,
                       parent->size - excluded_count, true, 0, parent->rank, config, child);
 }
 
-static void record_end(ncclComm_t communicator) {
+static ncclResult_t end(ncclComm_t communicator) {
     struct us_record record = us_record_begin(US_API_COMMUNICATOR_DESTROY);
-    record.definition = communicator->definition;
+    if (communicator == NULL) return ncclSuccess;
+    record.definition = definition_of(communicator);
     us_emit(&record);
+    release(communicator);
+    return ncclSuccess;
 }
 
 US_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
     return communicator == NULL ? ncclInvalidArgument : ncclSuccess;
 }
 
-US_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
-    if (communicator == NULL) return ncclSuccess;
-    record_end(communicator);
-    free(communicator);
-    return ncclSuccess;
-}
+US_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return end(communicator); }
 
-US_EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-    if (communicator == NULL) return ncclSuccess;
-    record_end(communicator);
-    free(communicator);
-    return ncclSuccess;
-}
+US_EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) { return end(communicator); }
 
 US_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t communicator, int flags) {
     return communicator == NULL || flags != 0 ? ncclInvalidArgument : ncclSuccess;
@@ -495,7 +518,7 @@ static ncclResult_t collective(enum us_collective_kind kind, const void *send, c
     }
 
     record.stream = us_stream_number(stream);
-    record.definition = communicator->definition;
+    record.definition = definition_of(communicator);
     /* Numbers of custom operators depend on the order of creation: all are recorded as one. */
     uint64_t recorded_operator = (uint64_t)(reduction > ncclNumOps ? ncclNumOps : reduction);
     record.a = (uint64_t)kind | (uint64_t)(uint32_t)root << 8 | recorded_operator << 40;
@@ -627,7 +650,7 @@ static ncclResult_t point_to_point(bool is_send, const void *pointer, size_t cou
     if (group_depth > 0) remember(&message);
     else if (!is_send) us_values_forget(pointer, bytes);
     record.stream = us_stream_number(stream);
-    record.definition = communicator->definition;
+    record.definition = definition_of(communicator);
     record.a = (uint64_t)peer;
     record.b = bytes;
     if (is_send) record.c = (uintptr_t)pointer;
