@@ -319,8 +319,6 @@ class _Lowering:
                 self._gap += gap
                 self._thread = record[3]
             self._record(*record[2:])
-        if self._gap:
-            self._op("host", -1, NO_SIGNATURE, NO_DEPENDENCY)
         out.iterations = self._iteration
         return out
 

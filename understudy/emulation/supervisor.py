@@ -10,7 +10,7 @@ when a signal ended it), 0 when all succeeded.
 """
 
 # No pathlib: this starts for every emulation.
-# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
 

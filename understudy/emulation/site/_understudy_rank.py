@@ -1,7 +1,7 @@
-"""What happens inside a traced rank. The sitecustomize beside it loads it; standard library only."""
+"""What happens inside a traced rank; the sitecustomize beside it loads it. Standard library."""
 
 # No pathlib: it would be imported into a process that may not want it.
-# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH105, PTH118, PTH123, PTH208
 
 import atexit
 import ctypes

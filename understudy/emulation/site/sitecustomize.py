@@ -16,7 +16,7 @@ The environment, set by understudy/emulation/launcher.py:
 """
 
 # No pathlib: it would be imported into a process that may not want it.
-# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH118, PTH120
 
 import importlib.machinery
 import importlib.util
