@@ -100,7 +100,9 @@ def _load(path: Path, kind: Callable[..., E]) -> E:
     unknown = sorted(set(content) - set(wanted))
     optional = {"aliases", "price_usd_per_hour"}
     missing = sorted(
-        n for n, f in wanted.items() if n not in content and n not in optional and f.default is MISSING
+        n
+        for n, f in wanted.items()
+        if n not in content and n not in optional and f.default is MISSING
     )
     if unknown or missing:
         raise UnderstudyError(

@@ -29,6 +29,7 @@ class Device:
     warp_size: int
     context_bytes: int
     interconnect: str
+    host_bandwidth_bytes_per_s: float
     price_usd_per_hour: float | None
     sources: Mapping[str, str]
 
