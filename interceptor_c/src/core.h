@@ -1,0 +1,122 @@
+/* Shared by the core files (trace, memory, streams, launches); library families use interceptor.h. */
+#ifndef UNDERSTUDY_CORE_H
+#define UNDERSTUDY_CORE_H
+
+#include <sched.h>
+
+#include "interceptor.h"
+
+/* A short spinlock; critical sections are some tens of nanoseconds. */
+typedef struct {
+    char locked;
+} us_lock;
+
+static inline void us_lock_take(us_lock *lock) {
+    for (int spins = 0; __atomic_test_and_set(&lock->locked, __ATOMIC_ACQUIRE); spins++)
+        if (spins > 100)
+            sched_yield();
+}
+
+static inline void us_lock_give(us_lock *lock) {
+    __atomic_clear(&lock->locked, __ATOMIC_RELEASE);
+}
+
+/* slab.c: fixed-size objects that are never unmapped, so that any handle can be checked. */
+struct us_slab {
+    us_lock lock;
+    size_t object_bytes; /* a multiple of 16; objects start with a void* link while free */
+    char *base;
+    size_t used, limit;
+    void *free_list;
+};
+
+void *us_slab_take(struct us_slab *slab); /* zeroed; NULL when the slab is full */
+void us_slab_give(struct us_slab *slab, void *object);
+bool us_slab_holds(const struct us_slab *slab, const void *object);
+
+/* trace.c */
+void us_define_stream(uint32_t number, const struct us_stream *stream);
+int us_compute_capability(void); /* 90 for 9.0 */
+uint32_t us_trace_generation(void); /* changes with every opened trace */
+
+/* stream.c */
+void us_streams_define_all(void);
+bool us_any_capture(void);
+
+/* device.c */
+int us_max_blocks_per_multiprocessor(void);
+int us_reserved_shared_memory_per_block(void);
+
+/* memory.c */
+cudaError_t us_malloc(int device, size_t bytes, void **pointer);
+cudaError_t us_free(void *pointer);
+uint64_t us_device_used_bytes(int device);
+/* Address space without memory behind it (cuMemAddressReserve); NULL when there is none. */
+void *us_reserve(int device, size_t bytes, size_t alignment);
+bool us_release(void *pointer);
+void us_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+cudaError_t us_host_alloc(size_t bytes, void **pointer);
+cudaError_t us_host_free(void *pointer);
+cudaError_t us_host_register(void *pointer, size_t bytes);
+cudaError_t us_host_unregister(void *pointer);
+cudaError_t us_managed_alloc(size_t bytes, void **pointer);
+cudaError_t us_pointer_attributes(struct cudaPointerAttributes *attributes, const void *pointer);
+/* The allocation or reservation that holds the pointer; false for none. */
+bool us_allocation_of(const void *pointer, void **base, size_t *bytes);
+bool us_values_any(void);
+/* Moves the bytes of one copy between host memory and the value store; kind is us_copy_kind. */
+void us_copy_values(void *destination, const void *source, size_t bytes, int kind);
+int us_copy_kind_of(const void *destination, const void *source, int cuda_kind);
+
+/* runtime_memory.c: shared by runtime and driver; these record. */
+cudaError_t us_record_malloc(size_t bytes, void **pointer);
+cudaError_t us_record_free(void *pointer);
+cudaError_t us_record_host_alloc(size_t bytes, void **pointer);
+cudaError_t us_record_host_free(void *pointer);
+cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, int cuda_kind,
+                           cudaStream_t stream, bool asynchronous);
+cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, size_t bytes,
+                           cudaStream_t stream, bool blocking);
+cudaMemPool_t us_default_pool(int device);
+
+/* runtime.c */
+void us_device_uuid(int device, unsigned char uuid[16]);
+
+/* launch.c */
+struct us_function;
+struct us_function *us_function_of(const void *host_function_or_handle); /* NULL when unknown */
+cudaError_t us_launch(struct us_function *function, us_dim3 grid, us_dim3 block, void **arguments,
+                      void **extra, size_t dynamic_shared_bytes, cudaStream_t stream,
+                      const us_dim3 *cluster);
+int us_occupancy(const struct us_function *function, int block_threads, size_t dynamic_bytes);
+void us_occupancy_best(const struct us_function *function, size_t dynamic_bytes, int limit,
+                       int *grid, int *block);
+void us_function_attributes(const struct us_function *f, struct cudaFuncAttributes *attributes);
+cudaError_t us_function_set_attribute(struct us_function *function, int attribute, int value);
+bool us_function_attribute(const struct us_function *function, int attribute, int *value);
+cudaError_t us_function_parameter(const struct us_function *function, size_t index, size_t *offset,
+                                  size_t *bytes);
+const char *us_function_name(const struct us_function *function);
+
+/* kernels.c: what is known of a kernel before it is launched. */
+struct us_kernel_info {
+    uint32_t registers, static_shared_bytes, max_threads, local_bytes, parameter_bytes;
+    uint32_t parameter_count;
+    const struct us_parameter *parameters;
+};
+/* A function that is not registered by host address (driver modules); the name must stay. */
+struct us_function *us_function_new(const char *mangled_name, const struct us_kernel_info *info);
+/* False when no table of UNDERSTUDY_KERNEL_TABLES has the kernel. */
+bool us_kernel_lookup(const char *mangled_name, size_t name_bytes, struct us_kernel_info *info);
+
+/* cubin.c: uncompressed cubins (Triton's). */
+struct us_cubin;
+struct us_cubin *us_cubin_parse(const void *image); /* NULL when it is none */
+size_t us_cubin_count(const struct us_cubin *cubin);
+const char *us_cubin_kernel(const struct us_cubin *cubin, size_t index, struct us_kernel_info *info);
+void us_cubin_free(struct us_cubin *cubin);
+
+/* driver.c */
+void *us_driver_entry(const char *name); /* NULL when no such function is exported */
+
+#endif

@@ -1,0 +1,140 @@
+"""Rewrites symbols/<library>.tsv: which names the interceptor exports and what each one does.
+
+Run it by hand (`make -C interceptor_c symbols TORCH=<torch/lib folder>`) for a new version of
+torch, or after a function got an implementation. Names come from the files as they are now (none
+is ever dropped), from what torch's libraries import, and, with --headers, from the functions that
+CUDA's headers declare. Dispositions:
+
+  implemented    defined with US_EXPORT in src/
+  harmless       returns success and does nothing; nothing can be read back from it
+  not_supported  returns the library's own NOT_SUPPORTED code and is recorded by name
+
+A disposition edited by hand between harmless and not_supported is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+_EXPORTED = re.compile(r"US_EXPORT\b[^;{}=]*?\b(\w+)\s*\(")
+_HARMLESS = re.compile(r"(Set|Destroy|Free|Unload|Release|Unregister|Deregister|Trim|Reset)")
+_HEADER_FUNCTION = re.compile(r"(?:CUDAAPI|CUDARTAPI)\s+(\w+)\s*\(")
+#: `#define cuMemAlloc cuMemAlloc_v2`: the second name is the one that binaries ask for.
+_HEADER_ALIAS = re.compile(r"^\s*#\s*define\s+(cu\w+)\s+(\1_v\d)\s*$", re.MULTILINE)
+_HEADERS = ("cuda.h", "cuda_runtime_api.h")
+
+
+class Library(NamedTuple):
+    """One replaced library (a row of libraries.tsv)."""
+
+    name: str
+    soname: str
+    version_node: str
+    prefixes: tuple[str, ...]
+    not_supported_code: int
+
+
+class Symbol(NamedTuple):
+    """One exported name (a row of <library>.tsv)."""
+
+    name: str
+    disposition: str
+    code: int
+
+
+def read_libraries() -> list[Library]:
+    """The rows of libraries.tsv."""
+    rows = []
+    for line in (HERE / "libraries.tsv").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, soname, node, prefixes, code = line.split("\t")
+            rows.append(Library(name, soname, node, tuple(prefixes.split(",")), int(code)))
+    return rows
+
+
+def read_symbols(library: str) -> list[Symbol]:
+    """The rows of <library>.tsv; none when the file does not exist yet."""
+    path = HERE / f"{library}.tsv"
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, disposition, code = line.split("\t")
+            rows.append(Symbol(name, disposition, int(code)))
+    return rows
+
+
+def implemented_names() -> set[str]:
+    """Names defined with US_EXPORT in src/."""
+    names: set[str] = set()
+    for path in sorted((HERE.parent / "src").glob("*.c")):
+        names.update(_EXPORTED.findall(path.read_text()))
+    return names
+
+
+def imported_names(torch_lib: Path) -> set[str]:
+    """Undefined dynamic symbols of every library in torch's lib folder."""
+    names: set[str] = set()
+    for path in sorted(torch_lib.glob("*.so*")):
+        listing = subprocess.run(
+            ["nm", "-D", "--undefined-only", str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        names.update(line.split()[-1].split("@")[0] for line in listing.splitlines())
+    return names
+
+
+def library_of(name: str, libraries: list[Library]) -> str | None:
+    """The library with the longest prefix of `name` that an API name may have."""
+    best: tuple[int, str] | None = None
+    for library in libraries:
+        for prefix in library.prefixes:
+            rest = name[len(prefix) :]
+            # cuBLAS, cuFFT and the driver start with "cu" too: what follows is upper case.
+            fits = name.startswith(prefix) and bool(rest) and (prefix != "cu" or rest[0].isupper())
+            if fits and (best is None or len(prefix) > best[0]):
+                best = (len(prefix), library.name)
+    return best[1] if best else None
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch-lib", type=Path, help="torch/lib of an installed torch")
+    parser.add_argument("--headers", type=Path, help="folder of cuda.h and cuda_runtime_api.h")
+    arguments = parser.parse_args()
+    libraries = read_libraries()
+    rows = {library.name: {s.name: s for s in read_symbols(library.name)} for library in libraries}
+    implemented = implemented_names()
+    names = set(implemented)
+    if arguments.torch_lib:
+        names |= imported_names(arguments.torch_lib)
+    if arguments.headers:
+        for header in _HEADERS:
+            text = (arguments.headers / header).read_text()
+            names.update(_HEADER_FUNCTION.findall(text))
+            names.update(versioned for _, versioned in _HEADER_ALIAS.findall(text))
+    for name in names:
+        owner = library_of(name, libraries)
+        if owner is not None:
+            rows[owner].setdefault(name, Symbol(name, "", 0))
+    for library in libraries:
+        lines = ["# symbol\tdisposition\treturn_code"]
+        for name, symbol in sorted(rows[library.name].items()):
+            disposition = symbol.disposition
+            if name in implemented:
+                disposition = "implemented"
+            elif disposition not in ("harmless", "not_supported"):
+                disposition = "harmless" if _HARMLESS.search(name) else "not_supported"
+            code = library.not_supported_code if disposition == "not_supported" else 0
+            lines.append(f"{name}\t{disposition}\t{code}")
+        (HERE / f"{library.name}.tsv").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
