@@ -123,7 +123,7 @@ def job_environment(
     preload = str(INTERCEPTOR)
     if python.nvidia_wheels:
         # PyTorch's DT_RPATH finds the wheels before LD_LIBRARY_PATH: only a preload comes earlier.
-        shadows = sorted(p for p in SHADOWS.glob("*.so*") if p.resolve() != INTERCEPTOR)
+        shadows = sorted(p for p in SHADOWS.glob("*.so.*") if p.suffix != ".map")
         preload = ":".join([preload, *map(str, shadows)])
     env["LD_PRELOAD"] = _prepend(preload, env.get("LD_PRELOAD"))
     env["LD_LIBRARY_PATH"] = _prepend(str(SHADOWS), env.get("LD_LIBRARY_PATH"))
