@@ -1,0 +1,257 @@
+/* The cuDNN descriptor store: lifetimes, answers of the library, and the recorded graph. */
+#include "library_test.h"
+#include "types_cudnn.h"
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *);
+cudnnStatus_t cudnnDestroy(cudnnHandle_t);
+size_t cudnnGetVersion(void);
+const char *cudnnGetErrorString(cudnnStatus_t);
+cudnnStatus_t cudnnBackendCreateDescriptor(int, cudnnBackendDescriptor_t *);
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t);
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t);
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t, int, int, int64_t, const void *);
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t, int, int, int64_t, int64_t *,
+                                       void *);
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t,
+                                  cudnnBackendDescriptor_t);
+typedef struct us_cudnn_tensor *cudnnTensorDescriptor_t;
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *);
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t);
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t, int, int, const int *,
+                                         const int *);
+cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t, int, int *, int *, int *, int *);
+cudnnStatus_t cudnnBatchNormalizationForwardInference(
+    cudnnHandle_t, int, const void *, const void *, cudnnTensorDescriptor_t, const void *,
+    cudnnTensorDescriptor_t, void *, cudnnTensorDescriptor_t, const void *, const void *,
+    const void *, const void *, double);
+cudaError_t cudaMalloc(void **, size_t);
+cudaError_t cudaFree(void *);
+cudaError_t cudaMemcpy(void *, const void *, size_t, int);
+
+static cudnnBackendDescriptor_t make(int type) {
+    cudnnBackendDescriptor_t descriptor;
+    CHECK(cudnnBackendCreateDescriptor(type, &descriptor) == 0);
+    return descriptor;
+}
+
+static void set(cudnnBackendDescriptor_t descriptor, int name, int type, int64_t count,
+                const void *elements) {
+    CHECK(cudnnBackendSetAttribute(descriptor, name, type, count, elements) == 0);
+}
+
+static cudnnBackendDescriptor_t finalized(cudnnBackendDescriptor_t descriptor) {
+    CHECK(cudnnBackendFinalize(descriptor) == 0);
+    return descriptor;
+}
+
+static cudnnBackendDescriptor_t tensor(int64_t id, const int64_t dims[4]) {
+    cudnnBackendDescriptor_t made = make(CUDNN_BACKEND_TENSOR);
+    int64_t strides[4] = {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+    int type = 9;
+    bool is_virtual = false;
+    set(made, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(made, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
+    set(made, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
+    set(made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    set(made, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    return finalized(made);
+}
+
+/* A convolution forward, all of whose parts are destroyed but the operation graph. */
+static cudnnBackendDescriptor_t convolution_graph(cudnnHandle_t handle) {
+    int64_t spatial = 2, stride[] = {2, 2}, padding[] = {3, 3}, dilation[] = {1, 1};
+    cudnnBackendDescriptor_t convolution = make(CUDNN_BACKEND_CONVOLUTION);
+    int mode = 1;
+    set(convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE, 7, 1, &mode);
+    set(convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial);
+    set(convolution, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride);
+    set(convolution, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, padding);
+    set(convolution, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation);
+    finalized(convolution);
+    cudnnBackendDescriptor_t x = tensor(1, (int64_t[]){8, 3, 224, 224});
+    cudnnBackendDescriptor_t w = tensor(2, (int64_t[]){64, 3, 7, 7});
+    cudnnBackendDescriptor_t y = tensor(3, (int64_t[]){8, 64, 112, 112});
+    cudnnBackendDescriptor_t operation = make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD);
+    set(operation, 702, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &convolution);
+    set(operation, 703, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w);
+    set(operation, 704, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x);
+    set(operation, 705, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y);
+    finalized(operation);
+    cudnnBackendDescriptor_t graph = make(CUDNN_BACKEND_OPERATIONGRAPH);
+    set(graph, 800, CUDNN_TYPE_HANDLE, 1, &handle);
+    set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation);
+    finalized(graph);
+    cudnnBackendDescriptor_t parts[] = {convolution, x, w, y, operation};
+    for (size_t i = 0; i < 5; i++) CHECK(cudnnBackendDestroyDescriptor(parts[i]) == 0);
+    return graph;
+}
+
+/* The engine configuration that heuristics offer, in a descriptor of ours. */
+static cudnnBackendDescriptor_t best_configuration(cudnnBackendDescriptor_t graph) {
+    cudnnBackendDescriptor_t heuristics = make(CUDNN_BACKEND_ENGINEHEUR);
+    CHECK(cudnnBackendFinalize(heuristics) == CUDNN_STATUS_BAD_PARAM);
+    set(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+        &graph);
+    finalized(heuristics);
+    int64_t count = -1;
+    CHECK(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL) == 0);
+    CHECK(count == 1);
+    cudnnBackendDescriptor_t configurations[2] = {make(CUDNN_BACKEND_ENGINECFG),
+                                                  make(CUDNN_BACKEND_ENGINECFG)};
+    CHECK(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 2, &count, configurations) == 0);
+    CHECK(count == 1);
+    CHECK(cudnnBackendDestroyDescriptor(configurations[1]) == 0);
+    CHECK(cudnnBackendDestroyDescriptor(heuristics) == 0);
+
+    /* What the frontend asks of it. */
+    cudnnBackendDescriptor_t engine = make(CUDNN_BACKEND_ENGINE);
+    CHECK(cudnnBackendGetAttribute(configurations[0], CUDNN_ATTR_ENGINECFG_ENGINE,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) == 0);
+    int64_t index = -1;
+    CHECK(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
+                                   &count, &index) == 0);
+    CHECK(index == 0);
+    CHECK(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_KNOB_INFO,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL) == 0);
+    CHECK(count == 0);
+    CHECK(cudnnBackendDestroyDescriptor(engine) == 0);
+    int32_t shared[2] = {-1, -1};
+    CHECK(cudnnBackendGetAttribute(configurations[0], CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED,
+                                   CUDNN_TYPE_INT32, 1, &count, shared) == 0);
+    CHECK(count == 1 && shared[0] == 0 && shared[1] == -1);
+    return configurations[0];
+}
+
+static cudnnBackendDescriptor_t variant_pack(void *output) {
+    cudnnBackendDescriptor_t pack = make(CUDNN_BACKEND_VARIANT_PACK);
+    int64_t ids[] = {1, 2, 3};
+    void *pointers[] = {output, output, output};
+    set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, ids);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers);
+    return finalized(pack);
+}
+
+static void graph_api(cudnnHandle_t handle, float *output) {
+    cudnnBackendDescriptor_t graph = convolution_graph(handle);
+    cudnnBackendDescriptor_t configuration = best_configuration(graph);
+    cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN);
+    CHECK(cudnnBackendFinalize(plan) == CUDNN_STATUS_BAD_PARAM);
+    set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+        &configuration);
+    finalized(plan);
+    CHECK(cudnnBackendDestroyDescriptor(graph) == 0);
+    CHECK(cudnnBackendDestroyDescriptor(configuration) == 0);
+    int64_t workspace = -1, count;
+    CHECK(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                   CUDNN_TYPE_INT64, 1, &count, &workspace) == 0);
+    CHECK(workspace == 0);
+
+    float value = 3, back = 0;
+    CHECK(cudaMemcpy(output, &value, sizeof value, 1) == 0);
+    cudnnBackendDescriptor_t pack = variant_pack(output);
+    CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
+    CHECK(cudaMemcpy(&back, output, sizeof back, 2) == 0 && back == 0);
+    CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
+    CHECK(count_of(US_API_DNN) == 2);
+    struct us_record record = last_of(US_API_DNN);
+    CHECK(record.definition == 1);
+
+    size_t bytes;
+    char *payload = definition_of(US_DEFINITION_DNN, record.definition, &bytes);
+    struct us_dnn head;
+    struct us_dnn_operation operation;
+    struct us_dnn_tensor tensors[3];
+    CHECK(bytes == sizeof head + sizeof operation + sizeof tensors);
+    memcpy(&head, payload, sizeof head);
+    memcpy(&operation, payload + sizeof head, sizeof operation);
+    memcpy(tensors, payload + sizeof head + sizeof operation, sizeof tensors);
+    free(payload);
+    CHECK(head.operation_count == 1 && head.tensor_count == 3);
+    CHECK(operation.type == 10 && operation.mode == 1 && operation.spatial_dims == 2);
+    CHECK(operation.stride[0] == 2 && operation.padding[1] == 3 && operation.dilation[0] == 1);
+    CHECK(operation.first_tensor == 0 && operation.tensor_count == 3);
+    CHECK(tensors[0].attribute == 703 && tensors[0].dims[0] == 64 && tensors[0].dim_count == 4);
+    CHECK(tensors[2].attribute == 705 && tensors[2].strides[1] == 112 * 112);
+    CHECK(tensors[2].type == 9 && tensors[2].unique_id == 3 && tensors[2].is_virtual == 0);
+
+    CHECK(cudnnBackendExecute(handle, pack, plan) == CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE);
+    CHECK(cudnnBackendExecute(NULL, plan, pack) == CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    CHECK(cudnnBackendDestroyDescriptor(plan) == 0 && cudnnBackendDestroyDescriptor(pack) == 0);
+}
+
+static void descriptor_errors(void) {
+    cudnnBackendDescriptor_t descriptor = make(CUDNN_BACKEND_TENSOR), other;
+    int64_t dims[] = {1, 2, 3, 4}, count = 0;
+    int type = 0;
+    CHECK(cudnnBackendCreateDescriptor(4711, &other) == CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnBackendCreateDescriptor(17, NULL) == CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    CHECK(cudnnBackendFinalize(descriptor) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnBackendSetAttribute(descriptor, 902, 99, 4, dims) ==
+          CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE);
+    CHECK(cudnnBackendSetAttribute(descriptor, 902, CUDNN_TYPE_INT64, -1, dims) ==
+          CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND);
+    CHECK(cudnnBackendSetAttribute(descriptor, 902, CUDNN_TYPE_INT64, 4, NULL) ==
+          CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    CHECK(cudnnBackendSetAttribute(NULL, 902, CUDNN_TYPE_INT64, 4, dims) ==
+          CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    other = make(CUDNN_BACKEND_OPERATIONGRAPH);
+    CHECK(cudnnBackendSetAttribute(other, 801, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptor) ==
+          CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
+    CHECK(cudnnBackendDestroyDescriptor(other) == 0);
+    set(descriptor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 2, dims);
+    set(descriptor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims); /* replaces */
+    set(descriptor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, dims);
+    set(descriptor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    finalized(descriptor);
+    CHECK(cudnnBackendSetAttribute(descriptor, 902, CUDNN_TYPE_INT64, 4, dims) ==
+          CUDNN_STATUS_NOT_INITIALIZED);
+    int64_t back[2] = {0, 0};
+    CHECK(cudnnBackendGetAttribute(descriptor, 902, CUDNN_TYPE_INT64, 2, &count, back) == 0);
+    CHECK(count == 4 && back[1] == 2);
+    CHECK(cudnnBackendGetAttribute(descriptor, 902, CUDNN_TYPE_FLOAT, 2, &count, back) ==
+          CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE);
+    CHECK(cudnnBackendGetAttribute(descriptor, 913, CUDNN_TYPE_INT64, 2, NULL, back) ==
+          CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnBackendDestroyDescriptor(descriptor) == 0);
+}
+
+static void older_functions(cudnnHandle_t handle, float *output) {
+    cudnnTensorDescriptor_t x, scale;
+    int dims[] = {2, 8, 4, 4}, strides[] = {128, 16, 4, 1}, ones[] = {1, 8, 1, 1};
+    int type = -1, count = 0, back[8] = {0};
+    CHECK(cudnnCreateTensorDescriptor(&x) == 0 && cudnnCreateTensorDescriptor(&scale) == 0);
+    CHECK(cudnnSetTensorNdDescriptor(x, 2, 4, dims, strides) == 0);
+    CHECK(cudnnSetTensorNdDescriptor(scale, 0, 4, ones, ones) == 0);
+    CHECK(cudnnSetTensorNdDescriptor(x, 2, 9, dims, strides) == CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnGetTensorNdDescriptor(x, 8, &type, &count, back, NULL) == 0);
+    CHECK(type == 2 && count == 4 && back[1] == 8 && back[4] == 0);
+    CHECK(cudnnBatchNormalizationForwardInference(handle, 1, NULL, NULL, x, output, x, output,
+                                                  scale, output, output, output, output,
+                                                  1e-5) == 0);
+    struct us_record record = last_of(US_API_DNN);
+    char *payload = definition_of(US_DEFINITION_DNN, record.definition, NULL);
+    struct us_dnn_operation operation;
+    memcpy(&operation, payload + sizeof(struct us_dnn), sizeof operation);
+    free(payload);
+    CHECK(operation.type == 29 && operation.mode == CUDNN_BATCH_NORM);
+    CHECK(operation.tensor_count == 3);
+    CHECK(cudnnDestroyTensorDescriptor(x) == 0 && cudnnDestroyTensorDescriptor(scale) == 0);
+}
+
+int main(void) {
+    open_trace();
+    cudnnHandle_t handle;
+    float *output;
+    CHECK(cudnnCreate(NULL) == CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    CHECK(cudnnCreate(&handle) == 0 && cudaMalloc((void **)&output, 4096) == 0);
+    CHECK(cudnnGetVersion() == US_CUDNN_VERSION);
+    CHECK(strcmp(cudnnGetErrorString(3000), "CUDNN_STATUS_NOT_SUPPORTED") == 0);
+    descriptor_errors();
+    graph_api(handle, output);
+    older_functions(handle, output);
+    CHECK(cudaFree(output) == 0 && cudnnDestroy(handle) == 0);
+    close_trace();
+    return 0;
+}
