@@ -72,6 +72,7 @@ static void communicators(void) {
     struct us_communicator c =
         described(last_of(US_API_COMMUNICATOR_INIT).definition, name);
     CHECK(memcmp(a.unique_id, c.unique_id, sizeof a.unique_id) != 0);
+    CHECK(ncclCommDestroy(third) == 0);
 
     int value;
     ncclResult_t error = -1;
