@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -91,19 +91,15 @@ def _other_names(entry: Entry) -> tuple[str, ...]:
     return entry.aliases if isinstance(entry, Interconnect) else ()
 
 
-def _load(path: Path, kind: Callable[..., E]) -> E:
+def _load(path: Path, kind: type[E]) -> E:
     """One entry; the file must hold exactly the fields of `kind`, and a source for its figures."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise UnderstudyError(f"{path}: not a mapping of fields to values.")
-    wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    wanted = [f.name for f in fields(kind)]
     unknown = sorted(set(content) - set(wanted))
     optional = {"aliases", "price_usd_per_hour"}
-    missing = sorted(
-        n
-        for n, f in wanted.items()
-        if n not in content and n not in optional and f.default is MISSING
-    )
+    missing = sorted(set(wanted) - set(content) - optional)
     if unknown or missing:
         raise UnderstudyError(
             f"{path}: unknown fields {unknown or 'none'}, missing fields {missing or 'none'}."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU model. `sources` says for each field, or group of fields, where the figure is from."""
+    """One GPU model. `sources` says where each field, or group of fields, is from."""
 
     id: str
     name: str

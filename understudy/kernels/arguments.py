@@ -76,7 +76,7 @@ class Launch:
 
 
 class _Touched:
-    """Tensors that a launch touches: traffic counts each access, `tensor_bytes` each tensor once."""
+    """Tensors that a launch touches: `traffic` counts accesses, `tensor_bytes` each tensor once."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch

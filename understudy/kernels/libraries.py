@@ -275,7 +275,7 @@ def _convolution(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signat
 
 
 def _attention(dnn: Dnn, products: list[DnnOperation], tensor_bytes: int) -> Signature:
-    """Scaled dot product attention. The first product is q k^T: [batch, heads, q, d] x [.., d, kv]."""
+    """Scaled dot product attention; the first product is [batch, heads, q, d] x [.., d, kv]."""
     tensors = _tensors(dnn, products[0])
     queries, keys = tensors[_MATMUL_A].dims, tensors[_MATMUL_B].dims
     backward = len(products) >= 5

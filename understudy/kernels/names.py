@@ -23,7 +23,7 @@ _FAMILY_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"indexing_backward|compute_grad_weight|sum_and_scatter|krn_partial", "embedding"),
     (r"CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device", "copy"),
     (
-        r"float8_copy_kernel|bfloat16_copy_kernel|float16_copy_kernel|(?<!deep)copy_kernel_cuda",
+        r"float(8|16)_copy_kernel|copy_kernel_cuda",
         "copy",
     ),
     (r"implicit_convolve|conv_depthwise|convolve|wgrad2d|dgrad2d|fprop", "convolution_forward"),
