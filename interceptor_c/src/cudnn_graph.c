@@ -299,17 +299,36 @@ static void add_operations(struct us_dnn_graph *graph,
                            const struct us_cudnn_descriptor *operation_graph, int nesting);
 
 static void add_operation(struct us_dnn_graph *graph, const struct us_cudnn_descriptor *source,
-                          int nesting) {
-    if (us_dnn_add_operation(graph, source->type) == NULL) return;
-    size_t index = graph->operation_count - 1;
-    graph->operations[index].mode = own_mode(source);
-    const struct us_cudnn_descriptor *nested = NULL;
+                          int nesting);
+
+/* Unified attention holds a softmax operation and an operation graph for masks and biases. They
+   follow behind the tensors of the outer operation: each operation's tensors are contiguous. */
+static void add_nested(struct us_dnn_graph *graph, const struct us_cudnn_descriptor *source,
+                       int nesting) {
     for (size_t i = 0; i < source->attribute_count; i++) {
         const struct attribute *attribute = &source->attributes[i];
         if (attribute->type != CUDNN_TYPE_BACKEND_DESCRIPTOR) continue;
         struct us_cudnn_descriptor **held = attribute->elements;
         for (int64_t j = 0; j < attribute->count && !graph->failed; j++) {
-            if (held[j] == NULL) continue;
+            if (held[j]->type == CUDNN_BACKEND_OPERATIONGRAPH) {
+                add_operations(graph, held[j], nesting + 1);
+            } else if (held[j]->type == CUDNN_BACKEND_OPERATION_SOFTMAX) {
+                add_operation(graph, held[j], nesting + 1);
+            }
+        }
+    }
+}
+
+static void add_operation(struct us_dnn_graph *graph, const struct us_cudnn_descriptor *source,
+                          int nesting) {
+    if (us_dnn_add_operation(graph, source->type) == NULL) return;
+    size_t index = graph->operation_count - 1;
+    graph->operations[index].mode = own_mode(source);
+    for (size_t i = 0; i < source->attribute_count; i++) {
+        const struct attribute *attribute = &source->attributes[i];
+        if (attribute->type != CUDNN_TYPE_BACKEND_DESCRIPTOR) continue;
+        struct us_cudnn_descriptor **held = attribute->elements;
+        for (int64_t j = 0; j < attribute->count && !graph->failed; j++) {
             struct us_dnn_operation *operation = &graph->operations[index];
             switch (held[j]->type) {
             case CUDNN_BACKEND_TENSOR: add_tensor(graph, attribute->name, held[j]); break;
@@ -326,13 +345,11 @@ static void add_operation(struct us_dnn_graph *graph, const struct us_cudnn_desc
             case CUDNN_BACKEND_RNG:
                 operation->mode = (uint32_t)number(held[j], CUDNN_ATTR_RNG_DISTRIBUTION, 0);
                 break;
-            case CUDNN_BACKEND_OPERATIONGRAPH: nested = held[j]; break;
             default: break;
             }
         }
     }
-    /* After the tensors of this operation: each operation's tensors are contiguous. */
-    if (nested != NULL) add_operations(graph, nested, nesting + 1);
+    add_nested(graph, source, nesting);
 }
 
 static void add_operations(struct us_dnn_graph *graph,
@@ -345,7 +362,7 @@ static void add_operations(struct us_dnn_graph *graph,
     }
     struct us_cudnn_descriptor **held = operations->elements;
     for (int64_t i = 0; i < operations->count && !graph->failed; i++) {
-        if (held[i] != NULL) add_operation(graph, held[i], nesting);
+        add_operation(graph, held[i], nesting);
     }
 }
 
