@@ -47,7 +47,10 @@ bool us_any_capture(void);
 int us_max_blocks_per_multiprocessor(void);
 int us_reserved_shared_memory_per_block(void);
 
-/* memory.c */
+/* memory.c: the addresses of all devices; below the mmap area, above ASan's low shadow. */
+#define US_DEVICE_BASE 0x200000000000ull
+#define US_DEVICE_SPAN (1ull << 40)
+
 cudaError_t us_malloc(int device, size_t bytes, void **pointer);
 cudaError_t us_free(void *pointer);
 uint64_t us_device_used_bytes(int device);
@@ -64,6 +67,20 @@ cudaError_t us_pointer_attributes(struct cudaPointerAttributes *attributes, cons
 /* The allocation or reservation that holds the pointer; false for none. */
 bool us_allocation_of(const void *pointer, void **base, size_t *bytes);
 bool us_values_any(void);
+
+/* A quick "no": how many defined ranges touch each 64 KiB of addresses, folded. */
+#define US_FILTER_SLOTS 65536u
+extern uint16_t us_values_filter[US_FILTER_SLOTS];
+
+static inline uint64_t us_filter_granule(uint64_t address) {
+    return address >> 16;
+}
+
+static inline bool us_values_may_hold(const void *pointer) {
+    uint64_t offset = (uint64_t)(uintptr_t)pointer - US_DEVICE_BASE;
+    return offset < US_MAX_DEVICES * US_DEVICE_SPAN &&
+           us_values_filter[us_filter_granule((uint64_t)(uintptr_t)pointer) % US_FILTER_SLOTS];
+}
 /* Moves the bytes of one copy between host memory and the value store; kind is us_copy_kind. */
 void us_copy_values(void *destination, const void *source, size_t bytes, int kind);
 int us_copy_kind_of(const void *destination, const void *source, int cuda_kind);

@@ -27,6 +27,7 @@ static struct us_device device = {
 };
 static int device_count = 1;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool is_read; /* spares the call of pthread_once */
 static __thread int current_device;
 
 static void set_key(const char *key, const char *value) {
@@ -66,7 +67,7 @@ static void set_key(const char *key, const char *value) {
     /* Other keys are for other readers of the file. */
 }
 
-static void read_device(void) {
+static void read_environment(void) {
     const char *count = getenv("UNDERSTUDY_DEVICE_COUNT");
     if (count) {
         long number = strtol(count, NULL, 10);
@@ -94,13 +95,23 @@ static void read_device(void) {
     fclose(file);
 }
 
+static void read_device(void) {
+    read_environment();
+    __atomic_store_n(&is_read, true, __ATOMIC_RELEASE);
+}
+
+static inline void ensure_read(void) {
+    if (__builtin_expect(!__atomic_load_n(&is_read, __ATOMIC_ACQUIRE), 0))
+        pthread_once(&once, read_device);
+}
+
 const struct us_device *us_device(void) {
-    pthread_once(&once, read_device);
+    ensure_read();
     return &device;
 }
 
 int us_device_count(void) {
-    pthread_once(&once, read_device);
+    ensure_read();
     return device_count;
 }
 

@@ -232,7 +232,7 @@ static void forget_words(const unsigned char *bytes, size_t count) {
     for (size_t at = 0; at + 8 <= count; at += 8) {
         void *pointer;
         memcpy(&pointer, bytes + at, 8);
-        if (us_pointer_device(pointer) >= 0)
+        if (__builtin_expect(us_values_may_hold(pointer), 0))
             us_values_forget_at(pointer);
     }
 }

@@ -9,8 +9,6 @@
 
 #include "core.h"
 
-#define DEVICE_BASE 0x200000000000ull /* 32 TiB: below the mmap area, above ASan's low shadow */
-#define DEVICE_SPAN (1ull << 40)
 #define GRANULE (2ull << 20)  /* of physical memory */
 #define SMALL_BYTES (1ull << 20) /* smaller requests share a granule */
 #define SMALL_ALIGNMENT 512ull
@@ -44,20 +42,20 @@ static struct host_range *host_ranges; /* by start */
 static size_t host_count, host_capacity;
 
 int us_pointer_device(const void *pointer) {
-    uint64_t offset = (uint64_t)(uintptr_t)pointer - DEVICE_BASE;
-    uint64_t device = offset / DEVICE_SPAN;
+    uint64_t offset = (uint64_t)(uintptr_t)pointer - US_DEVICE_BASE;
+    uint64_t device = offset / US_DEVICE_SPAN;
     return device < (uint64_t)us_device_count() ? (int)device : -1;
 }
 
 static struct arena *arena_of(int device) {
     struct arena *arena = &arenas[device];
     if (!arena->mapped) {
-        void *wanted = (void *)(uintptr_t)(DEVICE_BASE + (uint64_t)device * DEVICE_SPAN);
-        void *got = mmap(wanted, DEVICE_SPAN, PROT_NONE,
+        void *wanted = (void *)(uintptr_t)(US_DEVICE_BASE + (uint64_t)device * US_DEVICE_SPAN);
+        void *got = mmap(wanted, US_DEVICE_SPAN, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got != wanted) {
             if (got != MAP_FAILED)
-                munmap(got, DEVICE_SPAN);
+                munmap(got, US_DEVICE_SPAN);
             fprintf(stderr, "understudy: address range %p of device %d is taken\n", wanted, device);
             return NULL;
         }
@@ -97,7 +95,7 @@ static bool charge(struct arena *arena, uint64_t bytes) {
 /* First fit; the first granule is never handed out, so that no block is at the very base. */
 static bool place(struct arena *arena, int device, struct block block, uint64_t alignment,
                   uint64_t *start) {
-    uint64_t base = DEVICE_BASE + (uint64_t)device * DEVICE_SPAN;
+    uint64_t base = US_DEVICE_BASE + (uint64_t)device * US_DEVICE_SPAN;
     uint64_t at = base + GRANULE;
     size_t index = 0;
     for (; index < arena->count; index++) {
@@ -107,7 +105,7 @@ static bool place(struct arena *arena, int device, struct block block, uint64_t 
         at = arena->blocks[index].start + arena->blocks[index].bytes;
     }
     at = (at + alignment - 1) / alignment * alignment;
-    if (at + block.bytes > base + DEVICE_SPAN)
+    if (at + block.bytes > base + US_DEVICE_SPAN)
         return false;
     if (arena->count == arena->capacity) {
         size_t capacity = arena->capacity ? arena->capacity * 2 : 256;
@@ -388,9 +386,7 @@ cudaError_t us_pointer_attributes(struct cudaPointerAttributes *attributes, cons
     }
     us_lock_give(&lock);
     attributes->device = range ? us_current_device() : -2; /* cudaInvalidDeviceId */
-    attributes->hostPointer = range ? (void *)(uintptr_t)pointer : NULL;
-    if (!range)
-        attributes->hostPointer = (void *)(uintptr_t)pointer;
+    attributes->hostPointer = (void *)(uintptr_t)pointer;
     return cudaSuccess;
 }
 

@@ -13,9 +13,19 @@ struct range {
     unsigned char *data;
 };
 
+uint16_t us_values_filter[US_FILTER_SLOTS];
 static us_lock lock;
 static struct range *ranges; /* by start, not overlapping */
 static size_t count, capacity;
+
+/* Counts the range in every slot of the filter that one of its addresses falls into. */
+static void filter(const struct range *range, int change) {
+    uint64_t last = us_filter_granule(range->start + range->bytes - 1);
+    for (uint64_t granule = us_filter_granule(range->start); granule <= last; granule++) {
+        uint16_t *slot = &us_values_filter[granule % US_FILTER_SLOTS];
+        __atomic_store_n(slot, (uint16_t)(*slot + change), __ATOMIC_RELAXED);
+    }
+}
 
 bool us_values_any(void) {
     return __atomic_load_n(&count, __ATOMIC_RELAXED) != 0;
@@ -54,6 +64,7 @@ static void insert(size_t index, uint64_t start, uint64_t bytes, unsigned char *
     }
     memmove(ranges + index + 1, ranges + index, (count - index) * sizeof *ranges);
     ranges[index] = (struct range){start, bytes, data};
+    filter(&ranges[index], 1);
     __atomic_store_n(&count, count + 1, __ATOMIC_RELAXED);
 }
 
@@ -73,23 +84,28 @@ static void forget(uint64_t start, uint64_t bytes) {
     uint64_t left_end = left->start + left->bytes;
     if (left->start < start) {
         uint64_t kept = start - left->start;
+        filter(left, -1);
         if (left_end > end) { /* a hole in the middle: the tail becomes a range of its own */
             unsigned char *tail = copy_of(left->data + (end - left->start), left_end - end);
             left->bytes = kept;
+            filter(left, 1);
             insert(first + 1, end, left_end - end, tail);
             return;
         }
         left->bytes = kept;
+        filter(left, 1);
         first++;
     }
     size_t last = first;
     while (last < count && ranges[last].start < end) {
         struct range *range = &ranges[last];
         uint64_t range_end = range->start + range->bytes;
+        filter(range, -1);
         if (range_end > end) {
             memmove(range->data, range->data + (end - range->start), range_end - end);
             range->bytes = range_end - end;
             range->start = end;
+            filter(range, 1);
             break;
         }
         free(range->data);
@@ -185,7 +201,7 @@ void us_values_forget(const void *device_pointer, size_t size) {
 }
 
 void us_values_forget_at(const void *device_pointer) {
-    if (!us_values_any())
+    if (!us_values_may_hold(device_pointer))
         return;
     uint64_t address = (uintptr_t)device_pointer;
     us_lock_take(&lock);
