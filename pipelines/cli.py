@@ -254,7 +254,9 @@ def _comparison_row(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, default=str, allow_nan=False))
+    # The catalog's mappings are read-only views, which json does not know.
+    text = json.dumps(value, indent=2, default=dict, allow_nan=False)
+    click.echo(text)
 
 
 # --- what is known ---------------------------------------------------------------------------
@@ -264,14 +266,12 @@ def _print_json(value: Any) -> None:
 @_as_json
 def devices(as_json: bool) -> None:
     """Lists the GPUs of the catalog."""
-    from dataclasses import asdict
-
     from pipelines import display
     from understudy import catalog
 
     entries = catalog.devices()
     if as_json:
-        _print_json([asdict(device) for device in entries])
+        _print_json([vars(device) for device in entries])
         return
     names = ("device", "memory GiB", "compute", "TB/s", "bf16 TFLOP/s", "interconnect", "USD/h")
     rows = [

@@ -63,8 +63,7 @@ def serve(port: int) -> None:
 def server(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A Python server in a session of its own, which is ended as a whole on exit.
 
-    Started from a shell's background Dagster would inherit an ignored SIGINT and copy it to
-    SIGTERM; a session of its own also keeps a terminal's Ctrl-C from reaching it twice.
+    A session of its own keeps a terminal's Ctrl-C from reaching it twice.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -74,6 +73,7 @@ def server(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
     try:
         yield process
@@ -89,6 +89,11 @@ def server(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
             process.wait()
         finally:
             signal.signal(signal.SIGINT, previous)
+
+
+def _heed_interrupts() -> None:
+    # A shell's background jobs ignore SIGINT; Dagster would copy that to SIGTERM and never end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _check_port(port: int) -> None:
