@@ -36,8 +36,7 @@ build: $(INSTALLED) ## builds the interceptor (interceptor_c/build)
 demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
 
-test: lint ## all tests: linters, types, C tests under sanitizers, pytest
-	$(MAKE) --no-print-directory -C interceptor_c PYTHON=$(BIN)/python test
+test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	$(BIN)/python -m pytest
 
 lint: setup ## ruff and pyright

@@ -35,13 +35,8 @@ def main() -> None:
     """Prints all figures."""
     python = probe_python(None)
     print(describe_machine(python))
-    print("\nOne launch", flush=True)
-    subprocess.run(
-        ["make", "--silent", "--no-print-directory", "-C", str(REPOSITORY / "interceptor_c"),
-         f"PYTHON={sys.executable}", "bench"],
-        check=True,
-    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
+        bench_launch(Path(folder))
         trace = bench_steps(python, Path(folder))
         bench_disk(trace, Path(folder))
 
@@ -58,6 +53,23 @@ def describe_machine(python: TargetPython) -> str:
         f"{models[0] if models else platform.machine()}, {cores} cores, {memory_gib:.0f} GiB, "
         f"Linux {platform.release()}, Python {python.version}, PyTorch {python.torch_version}"
     )
+
+
+def bench_launch(folder: Path) -> None:
+    """Prints what one kernel launch costs its caller, against an empty shared-library call."""
+    interceptor = REPOSITORY / "interceptor_c"
+    make = ["make", "--silent", "--no-print-directory", "-C", str(interceptor), "tests"]
+    subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
+    done = subprocess.run(
+        [str(interceptor / "build" / "tests" / "bench_launch"), str(folder)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    print("\nOne kernel launch, best of 20 rounds")
+    for line in done.stdout.splitlines():
+        name, figure = line.split()
+        print(f"  {name.removesuffix('_ns').replace('_', ' '):<42}{float(figure):8.1f} ns")
 
 
 def bench_steps(python: TargetPython, folder: Path) -> RankTrace:
