@@ -35,8 +35,8 @@ def test_scenario_states_its_own_work(path: Path) -> None:
     options = dict(zip(job.args[::2], job.args[1::2], strict=True))
     assert job.tokens_per_iteration == job.world_size * int(options["--batch-size"]) * 1024
     if job.samples_per_iteration is not None:
-        assert job.samples_per_iteration == job.tokens_per_iteration // 1024
-    if job.model_flops_per_iteration is not None:
+        assert job.samples_per_iteration * 1024 == job.tokens_per_iteration
+    if job.model_flops_per_iteration is not None and job.tokens_per_iteration is not None:
         shape = (int(options.get("--n-layer", 12)), int(options.get("--n-embd", 768)))
         expected = gpt2_flops_per_token(*shape) * job.tokens_per_iteration
         assert job.model_flops_per_iteration == expected
