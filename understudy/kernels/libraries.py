@@ -49,7 +49,10 @@ _CONVOLUTIONS = {
 _POINTWISE, _MATMUL, _REDUCTION, _RNG, _NORM_FORWARD, _NORM_BACKWARD = 13, 19, 22, 33, 29, 30
 _BATCH_NORMS = (14, 20, 23)
 _MATMUL_A, _MATMUL_B = 1520, 1521
-#: cudnnPointwiseMode_t: the causal mask is GEN_INDEX twice, compared and selected.
+#: Attention as one operation: where it holds the queries and the keys, both [.., sequence, dim].
+_UNIFIED_ATTENTION = {41: ("attention_forward", 2800, 2801), 43: ("attention_backward", 2851, 2852)}
+#: A causal mask is a diagonal band mask or, in older graphs, GEN_INDEX twice (a pointwise mode).
+_DIAGONAL_BAND_MASK = 44
 _GEN_INDEX = 501
 
 
@@ -176,16 +179,24 @@ def signature_of_gemm(gemm: Gemm) -> Signature:
 def signature_of_dnn(dnn: Dnn) -> Signature:
     """A cuDNN graph: convolutions, attention (by its matrix products), norms, or anything else.
 
-    Attention: two matrix products are a forward, five a backward; a graph that builds indices has
-    a causal mask.
+    Attention is one operation, or two matrix products (forward) or five (backward). The end of
+    interceptor_c/src/cudnn_graph.c lists the graphs that PyTorch builds.
     """
     tensor_bytes = _dnn_bytes(dnn)
     for operation in dnn.operations:
         if operation.type in _CONVOLUTIONS:
             return _convolution(dnn, operation, tensor_bytes)
+        if operation.type in _UNIFIED_ATTENTION:
+            family, queries_at, keys_at = _UNIFIED_ATTENTION[operation.type]
+            tensors = _tensors(dnn, operation)
+            keys = tensors[keys_at].dims
+            return _attention(dnn, family, tensors[queries_at], keys[1], keys[2], tensor_bytes)
     products = [o for o in dnn.operations if o.type == _MATMUL]
     if len(products) >= 2:
-        return _attention(dnn, products, tensor_bytes)
+        family = "attention_backward" if len(products) >= 5 else "attention_forward"
+        tensors = _tensors(dnn, products[0])  # [batch, heads, q, d] x [batch, kv heads, d, kv]
+        keys = tensors[_MATMUL_B].dims
+        return _attention(dnn, family, tensors[_MATMUL_A], keys[1], keys[3], tensor_bytes)
     kinds = {o.type for o in dnn.operations}
     if kinds & {_NORM_FORWARD, _NORM_BACKWARD, *_BATCH_NORMS}:
         family, name = "normalization", "norm"
@@ -274,33 +285,30 @@ def _convolution(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signat
     )
 
 
-def _attention(dnn: Dnn, products: list[DnnOperation], tensor_bytes: int) -> Signature:
-    """Scaled dot product attention; the first product is [batch, heads, q, d] x [.., d, kv]."""
-    tensors = _tensors(dnn, products[0])
-    queries, keys = tensors[_MATMUL_A].dims, tensors[_MATMUL_B].dims
-    backward = len(products) >= 5
-    heads, kv_heads = queries[1], keys[1]
-    stored = [t.dims[1] for t in dnn.tensors if not t.is_virtual and len(t.dims) == 4]
-    kv_heads = min([kv_heads, *(h for h in stored if 1 < h < heads)], default=kv_heads)
-    causal = sum(o.mode == _GEN_INDEX for o in dnn.operations if o.type == _POINTWISE) >= 2
+def _attention(
+    dnn: Dnn, family: str, query: DnnTensor, kv_heads: int, seq_kv: int, tensor_bytes: int
+) -> Signature:
+    """Scaled dot product attention of queries [batch, heads, sequence, head dim]."""
+    queries = query.dims
+    indices = sum(o.mode == _GEN_INDEX for o in dnn.operations if o.type == _POINTWISE)
+    causal = indices >= 2 or any(o.type == _DIAGONAL_BAND_MASK for o in dnn.operations)
     features: dict[str, float] = {
         "batch": queries[0],
-        "heads": heads,
+        "heads": queries[1],
         "kv_heads": kv_heads,
         "seq_q": queries[2],
         "head_dim": queries[3],
-        "seq_kv": keys[3],
+        "seq_kv": seq_kv,
         "causal": float(causal),
         "window": 0,
         "dropout": float(any(o.type == _RNG for o in dnn.operations)),
         "bytes": tensor_bytes,
     }
-    family = "attention_backward" if backward else "attention_forward"
     name = (
-        f"cudnn {family.replace('_', ' ')} {queries[0]}x{heads}x{queries[2]}x{queries[3]}"
+        f"cudnn {family.replace('_', ' ')} {queries[0]}x{queries[1]}x{queries[2]}x{queries[3]}"
         f"{' causal' if causal else ''}"
     )
-    dtype = _DNN_TYPES.get(tensors[_MATMUL_A].type, "unknown")
+    dtype = _DNN_TYPES.get(query.type, "unknown")
     return _library_call(
         "cudnnBackendExecute", name, family, dtype, "cudnn", features, tensor_bytes
     )
