@@ -64,7 +64,7 @@ def test_groups_are_the_stages() -> None:
 def test_every_asset_says_what_it_is(stage: schemas.Stage) -> None:
     for table in schemas.stage_tables(stage):
         node = GRAPH.get(tables.key(stage, table))
-        columns = node.metadata["dagster/column_schema"].value.columns
+        columns = node.metadata["dagster/column_schema"].columns
         assert [c.name for c in columns] == table.schema.names
         assert all(c.description for c in columns)
         assert node.description == table.meaning

@@ -100,7 +100,9 @@ def test_only_what_was_compared_is_compared_again(instance: dg.DagsterInstance) 
 
 def test_schedule_retrains_every_device_once_a_date() -> None:
     at = datetime.datetime(2026, 11, 29, 3, tzinfo=datetime.UTC)
-    with dg.build_schedule_context(scheduled_execution_time=at) as context:
+    with dg.build_schedule_context(
+        scheduled_execution_time=at, repository_def=defs.get_repository_def()
+    ) as context:
         result = retrain_forests.evaluate_tick(context)
     requests = result.run_requests or []
     assert [r.partition_key for r in requests] == [d.id for d in catalog.devices()]
