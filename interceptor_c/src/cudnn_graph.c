@@ -701,3 +701,24 @@ US_EXPORT cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle,
     *bytes = (size_t)workspace_bytes(graph);
     return CUDNN_STATUS_SUCCESS;
 }
+
+/*
+ * Attention in recorded graphs, as PyTorch 2.14.1 builds them through cuDNN's C++ frontend on
+ * compute capability 9.0. Descriptor types: 13 pointwise, 19 matrix product, 22 reduction, 31
+ * reshape, 33 random numbers, 41 attention forward, 43 attention backward, 44 diagonal mask, 45
+ * softmax. Tensors are [batch, heads, sequence, head dim]; K and V have the number of KV heads.
+ *
+ *   forward               41 (Q 2800, K 2801, V 2802, O 2803, scale 2805), then its parts:
+ *                         45 with statistics 3102 when a backward will follow,
+ *                         44 with a causal mask, 13 mode ADD with a bias (attn_mask)
+ *   forward with dropout  19 (A 1520 = Q, B 1521 = K transposed: [.., head dim, KV sequence]), 13,
+ *                         33, 13, 13, 19 (C 1522 = O), 44 when causal, 45: two matrix products
+ *   backward              five matrix products: Q K^T first (A = Q, B = K transposed), then dV,
+ *                         dP, dK, dQ, between pointwise operations and reshapes; 44 when causal,
+ *                         33 with dropout
+ *
+ * So: type 41 or exactly two of type 19 is a forward, type 43 or at least five of type 19 a
+ * backward; 44 (mode 303, CMP_GE) or two pointwise operations of mode 501 (GEN_INDEX) mean causal;
+ * 33 means dropout. Dropout probabilities that are no multiple of 1/16 (0.1!) never get here:
+ * PyTorch launches its own pytorch_flash kernels for them.
+ */
