@@ -1,0 +1,248 @@
+"""Joins the traces of all ranks: one program for all ranks that do the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from understudy.errors import UnderstudyError
+from understudy.merging.codes import NULL, Codes, integers, text_codes
+from understudy.merging.collectives import check_collectives, number_calls
+from warehouse import schemas
+
+CODE_VERSION = "1"
+
+_EVENT_INTEGERS = ("iteration", "stream", "signature", "depends_on", "thread")
+_PART_INTEGERS = (
+    "group",
+    "part",
+    "communicator_local",
+    "peer",
+    "sequence",
+    "size_bytes",
+    "root",
+)
+
+
+def merge(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The merged tables of a job, from those of emulation, where each rank is its own program.
+
+    Programs are numbered by the first rank that runs them, signatures by first use. The host gaps
+    of a program are the medians over its ranks. When a rank ran out of memory the traces are
+    partial: collectives are not compared, and the tables serve only to say so.
+
+    Raises UnderstudyError when ranks disagree on their collectives, or the tables on each other.
+    """
+    ranks = tables["ranks"].sort_by("rank")
+    numbers = ranks.column("rank").to_pylist()
+    if numbers != list(range(len(numbers))) or not numbers:
+        raise UnderstudyError(
+            f"the traces are of ranks {numbers}; every rank from 0 is needed once"
+        )
+    programs = ranks.column("program").to_pylist()
+    if len(set(programs)) != len(programs):
+        raise UnderstudyError("the traces are merged already: ranks share programs")
+    complete = ranks.column("oom_requested_bytes").null_count == len(numbers)
+
+    events = tables["events"].sort_by([("program", "ascending"), ("op", "ascending")])
+    gaps = tables["host_gaps"].sort_by([("program", "ascending"), ("op", "ascending")])
+    parts = tables["collective_parts"].sort_by(
+        [("program", "ascending"), ("group", "ascending"), ("part", "ascending")]
+    )
+    _check_programs(events, gaps, programs)
+    if complete:
+        events, gaps, parts, ranks = _align_spans(events, gaps, parts, ranks)
+    parts = number_calls(parts)
+    if complete:
+        check_collectives(parts, tables["communicators"], ranks)
+    events, signatures = _number_signatures(events, tables["signatures"])
+
+    leaders = _leaders(events, parts, ranks)
+    first = list(dict.fromkeys(leaders.values()))
+    number = {program: i for i, program in enumerate(first)}
+    new = [number[leaders[p]] for p in ranks.column("program").to_pylist()]
+    return {
+        "events": _renumbered(events, number),
+        "host_gaps": _median_gaps(gaps, leaders, number),
+        "signatures": signatures,
+        "collective_parts": _renumbered(parts, number),
+        "communicators": tables["communicators"].sort_by("communicator"),
+        "ranks": _replaced(ranks, "program", new),
+        "memory_timeline": tables["memory_timeline"].sort_by(
+            [("rank", "ascending"), ("step", "ascending")]
+        ),
+    }
+
+
+def _check_programs(events: pa.Table, gaps: pa.Table, programs: list[int]) -> None:
+    """Ops of each program count from 0, each has its host gap, and each program has its rank."""
+    program, op = integers(events, "program"), integers(events, "op")
+    unknown = sorted(set(np.unique(program).tolist()) - set(programs))
+    if unknown:
+        raise UnderstudyError(f"events of programs {unknown}, which no rank runs; emulate again")
+    if not np.array_equal(op, _positions(program)):
+        raise UnderstudyError("ops of a program are missing or double in events; emulate again")
+    same = np.array_equal(program, integers(gaps, "program"))
+    if not same or not np.array_equal(op, integers(gaps, "op")):
+        raise UnderstudyError(
+            "events and host_gaps do not have the same ops; emulate again with --remeasure-host"
+        )
+
+
+def _positions(program: Codes) -> Codes:
+    """Position in its run of equal values, for a sorted column."""
+    starts = np.flatnonzero(np.diff(program, prepend=NULL))
+    return np.arange(len(program)) - np.repeat(starts, np.diff(np.append(starts, len(program))))
+
+
+def _align_spans(
+    events: pa.Table, gaps: pa.Table, parts: pa.Table, ranks: pa.Table
+) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
+    """Let the programs of all ranks span as many iterations.
+
+    A rank whose iterations differ (one that logs every tenth step) keeps all that were recorded,
+    while the others keep one: theirs is repeated.
+    """
+    spans = dict(
+        zip(
+            ranks.column("program").to_pylist(),
+            ranks.column("span_iterations").to_pylist(),
+            strict=True,
+        )
+    )
+    longest = max(spans.values())
+    odd = sorted(s for s in set(spans.values()) if s not in (1, longest))
+    if odd:
+        raise UnderstudyError(
+            f"ranks recorded spans of {odd[0]} and of {longest} iterations; record the same number "
+            "of iterations on every rank"
+        )
+    if min(spans.values()) == longest:
+        return events, gaps, parts, ranks
+    lengths = dict(zip(*np.unique(integers(events, "program"), return_counts=True), strict=True))
+    copies = {p: longest if span == 1 else 1 for p, span in spans.items()}
+
+    def repeat(table: pa.Table) -> tuple[pa.Table, Codes, Codes]:
+        """Rows of each program, repeated; with the copy's number and the program's length."""
+        program = integers(table, "program")
+        count = np.array([copies[p] for p in program.tolist()], np.int64)
+        rows = np.repeat(np.arange(len(program)), count)
+        copy = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        order = np.lexsort((rows, copy, program[rows]))
+        rows, copy = rows[order], copy[order]
+        length = np.array([lengths.get(p, 0) for p in program[rows].tolist()], np.int64)
+        return table.take(pa.array(rows)), copy, length
+
+    events, copy, length = repeat(events)
+    offset = copy * length
+    depends_on = integers(events, "depends_on")
+    # The k-th last op of the previous repetition is, in a later copy, an op of the copy before.
+    moves = (depends_on != NULL) & ((depends_on >= 0) | (copy > 0))
+    depends_on = np.where(moves, depends_on + offset, depends_on)
+    events = _replaced(events, "op", integers(events, "op") + offset)
+    events = _replaced(events, "iteration", integers(events, "iteration") + copy)
+    events = _replaced(events, "depends_on", depends_on)
+    gaps, copy, length = repeat(gaps)
+    gaps = _replaced(gaps, "op", integers(gaps, "op") + copy * length)
+    parts, copy, length = repeat(parts)
+    parts = _replaced(parts, "group", integers(parts, "group") + copy * length)
+    ranks = _replaced(ranks, "span_iterations", [longest] * ranks.num_rows)
+    return events, gaps, parts, ranks
+
+
+def _number_signatures(events: pa.Table, signatures: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Events and signatures with equal signatures joined, numbered by first use, unused dropped."""
+    content: dict[tuple[Any, ...], int] = {}
+    joined = np.full(signatures.num_rows + 1, NULL, np.int64)
+    rows = signatures.sort_by("signature").to_pylist()
+    for row in rows:
+        key = tuple(
+            tuple(sorted(value) if name == "features" else value)
+            if isinstance(value, list)
+            else value
+            for name, value in row.items()
+            if name != "signature"
+        )
+        joined[row["signature"]] = content.setdefault(key, row["signature"])
+    used = integers(events, "signature")
+    if used.size and used.max() >= signatures.num_rows:
+        raise UnderstudyError(f"events name signature {used.max()}, which is absent; emulate again")
+    # The last entry of `joined` answers for null.
+    used = joined[np.where(used == NULL, signatures.num_rows, used)]
+    values, where = np.unique(used[used != NULL], return_index=True)
+    by_first_use = values[np.argsort(where)]
+    number = np.full(signatures.num_rows + 1, NULL, np.int64)
+    number[by_first_use] = np.arange(len(by_first_use))
+    numbered = number[np.where(used == NULL, signatures.num_rows, used)]
+    kept = signatures.sort_by("signature").take(pa.array(by_first_use))
+    return (
+        _replaced(events, "signature", numbered),
+        _replaced(kept, "signature", np.arange(kept.num_rows)),
+    )
+
+
+def _leaders(events: pa.Table, parts: pa.Table, ranks: pa.Table) -> dict[int, int]:
+    """For each program, in the order of ranks, the first program that is equal to it."""
+    event_codes = np.stack(
+        [text_codes(events, "kind")[0], *(integers(events, c) for c in _EVENT_INTEGERS)], axis=1
+    )
+    part_codes = np.stack(
+        [text_codes(parts, c)[0] for c in ("kind", "dtype", "reduce_op")]
+        + [integers(parts, c) for c in _PART_INTEGERS],
+        axis=1,
+    )
+    event_program, part_program = integers(events, "program"), integers(parts, "program")
+    first: dict[bytes, int] = {}
+    leaders: dict[int, int] = {}
+    for program, span in zip(
+        ranks.column("program").to_pylist(),
+        ranks.column("span_iterations").to_pylist(),
+        strict=True,
+    ):
+        digest = hashlib.sha256(str(span).encode())
+        for codes, owner in ((event_codes, event_program), (part_codes, part_program)):
+            begin, end = np.searchsorted(owner, [program, program + 1])
+            digest.update(codes[begin:end].tobytes())
+            digest.update(b"|")
+        leaders[program] = first.setdefault(digest.digest(), program)
+    return leaders
+
+
+def _renumbered(table: pa.Table, number: Mapping[int, int]) -> pa.Table:
+    """The rows of the programs in `number`, under their new numbers and in their order."""
+    program = integers(table, "program")
+    rows = [np.arange(*np.searchsorted(program, [p, p + 1])) for p in number]
+    kept = table.take(pa.array(np.concatenate([*rows, np.zeros(0, np.int64)]).astype(np.int64)))
+    new = [np.full(len(r), n) for r, n in zip(rows, number.values(), strict=True)]
+    return _replaced(kept, "program", np.concatenate([*new, np.zeros(0, np.int64)]))
+
+
+def _median_gaps(gaps: pa.Table, leaders: Mapping[int, int], number: Mapping[int, int]) -> pa.Table:
+    """Host gaps of each shared program: per op, the median over the ranks that run it."""
+    program = integers(gaps, "program")
+    columns = {"gap_ns": integers(gaps, "gap_ns"), "spread_ns": integers(gaps, "spread_ns")}
+    merged: dict[str, list[Codes]] = {"program": [], "op": [], "gap_ns": [], "spread_ns": []}
+    for leader, new in number.items():
+        followers = [p for p, first in leaders.items() if first == leader]
+        ranges = [slice(*np.searchsorted(program, [p, p + 1])) for p in followers]
+        ops = ranges[0].stop - ranges[0].start
+        merged["program"].append(np.full(ops, new, np.int64))
+        merged["op"].append(np.arange(ops))
+        for name, values in columns.items():
+            stacked = np.stack([values[r] for r in ranges])
+            merged[name].append(np.rint(np.median(stacked, axis=0)).astype(np.int64))
+    return pa.table({name: np.concatenate(values) for name, values in merged.items()}).cast(
+        pa.schema(schemas.HOST_GAPS.schema, metadata=None)
+    )
+
+
+def _replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
+    """`table` with another integer column; NULL becomes null."""
+    field = table.schema.field(column)
+    array = np.asarray(values, np.int64)
+    column_values = pa.array(array, mask=array == NULL).cast(field.type)
+    return table.set_column(table.schema.get_field_index(column), field, column_values)
