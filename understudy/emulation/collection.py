@@ -10,11 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.emulation.communicators import CommunicatorMap, resolve_communicators
-from understudy.emulation.lowering import NO_DEPENDENCY, NO_SIGNATURE, LoweredRank, Part, lower
+from understudy.emulation.lowering import (
+    NO_DEPENDENCY,
+    NO_SIGNATURE,
+    LoweredRank,
+    Part,
+    count_events,
+    lower,
+)
 from understudy.emulation.memory import memory_history
 from understudy.errors import UnderstudyError
 from understudy.kernels import Signature
-from understudy.traces.interceptor import RankTrace
+from understudy.traces.interceptor import Api, RankTrace
 from warehouse import schemas
 
 #: In relative dependencies: none.
@@ -69,17 +76,21 @@ class _Columns:
         joins = np.flatnonzero(self.kind[start:end] == _KIND["join"]).tolist()
         return [(op, self.lowered.parts[start + op]) for op in joins]
 
-    def same(self, first: int, other: int) -> bool:
-        """Whether two iterations have the same ops."""
-        s, e = self.window(first, 1)
+    def same(self, iteration: int, other: int, ignore_before: bool = False) -> bool:
+        """Whether two iterations have the same ops; `ignore_before`: whatever `iteration` waits
+        for in the iterations before it."""
+        s, e = self.window(iteration, 1)
         s2, e2 = self.window(other, 1)
+        if e - s != e2 - s2:
+            return False
+        depends, depends2 = self.depends_relative(s, e), self.depends_relative(s2, e2)
+        inside = depends >= 0 if ignore_before else np.ones(e - s, bool)
         return (
-            e - s == e2 - s2
-            and all(
+            all(
                 np.array_equal(column[s:e], column[s2:e2])
                 for column in (self.kind, self.stream, self.signature, self.thread)
             )
-            and np.array_equal(self.depends_relative(s, e), self.depends_relative(s2, e2))
+            and np.array_equal(depends[inside], depends2[inside])
             and self.parts(s, e) == self.parts(s2, e2)
         )
 
@@ -102,37 +113,50 @@ def _columns(lowered: LoweredRank) -> _Columns:
     )
 
 
-@dataclass(frozen=True)
-class _Selection:
-    """Which iterations were recorded, and how many of them one repetition spans."""
+def _marks(trace: RankTrace) -> int:
+    return int((trace.records["api"] == Api.ITERATION).sum())
 
-    first: int
-    count: int
-    span: int
+
+def _spans(
+    trace: RankTrace, resolved: CommunicatorMap, nproc_per_node: int
+) -> dict[int, tuple[int, int]]:
+    """Communicator number in the rank -> (ranks, nodes they are spread over)."""
+    members = {local: resolved.members(trace.rank, local) for local in trace.communicators}
+    return {
+        local: (len(ranks), len({rank // nproc_per_node for rank in ranks}))
+        for local, ranks in members.items()
+    }
 
 
 def _select(
-    ranks: Sequence[_Columns], warmup: int, iterations: int, warnings: list[str]
-) -> _Selection | None:
-    """None: some rank never took an optimizer step."""
-    marks = [c.lowered.iterations for c in ranks]
+    marks: Sequence[int], warmup: int, iterations: int, warnings: list[str]
+) -> tuple[int, int]:
+    """First recorded iteration and their number, which is 0 when some rank never took a step."""
     available = min(marks)
     if available == 0:
         warnings.append(
             "no optimizer step was seen"
-            + (f" on rank {ranks[marks.index(0)].lowered.rank}" if max(marks) else "")
+            + (f" on rank {marks.index(0)}" if max(marks) else "")
             + ": the whole run from the first device operation counts as one iteration"
         )
-        return None
-    first = min(warmup, available - 1)
+        return 0, 0
+    # A short script gives up warm-up iterations first, down to the one that sets everything up.
+    first = min(warmup, max(available - iterations, min(1, available - 1)))
     count = min(iterations, available - first)
     if first < warmup or count < iterations:
         warnings.append(
             f"the script ended after {available} optimizer steps: {first} warm-up and {count} "
             f"recorded iterations instead of {warmup} and {iterations}"
         )
-    same = all(c.same(first, first + i) for c in ranks for i in range(1, count))
-    return _Selection(first, count, 1 if same else count)
+    return first, count
+
+
+def _span(ranks: Sequence[_Columns], first: int, count: int) -> int:
+    """Iterations in one repetition: 1 when all recorded ones are alike on every rank."""
+    # What the first one waits for lies in warm-up iterations, which may be unlike any other.
+    last = first + count - 1
+    same = all(c.same(first + i, last, i == 0) for c in ranks for i in range(count - 1))
+    return 1 if same else count
 
 
 @dataclass(frozen=True)
@@ -149,28 +173,25 @@ class _Program:
     span: int
 
 
-def _program(columns: _Columns, selection: _Selection | None) -> _Program:
-    if selection is None:
+def _program(columns: _Columns, first: int, count: int, span: int) -> _Program:
+    if count == 0:
         start, end = _from_first_device_op(columns, 0, len(columns.kind))
         gaps = columns.gap_ns[start:end].copy()
         gaps[:1] = 0
         return _Program(columns, start, end, 0, gaps, np.zeros_like(gaps), 1, 1)
-    first, count, span = selection.first, selection.count, selection.span
-    start, end = columns.window(first, span)
-    if first == 0:
+    # Of equal iterations the last one: it repeats one that was recorded as well.
+    start, end = columns.window(first + count - span, span)
+    if first == 0 and span == count:
         start, end = _from_first_device_op(columns, start, end)
     if span == count:
         gaps = columns.gap_ns[start:end].copy()
         gaps[: int(first == 0)] = 0
         return _Program(columns, start, end, first, gaps, np.zeros_like(gaps), count, span)
-    offset = start - columns.window(first, 1)[0]
-    samples = np.stack(
-        [columns.gap_ns[slice(*columns.window(first + i, 1))][offset:] for i in range(count)]
-    )
+    samples = np.stack([columns.gap_ns[slice(*columns.window(first + i, 1))] for i in range(count)])
     gaps = np.rint(np.median(samples, axis=0)).astype(np.int64)
     low, high = np.percentile(samples, [25, 75], axis=0)
     spread = np.rint(high - low).astype(np.int64)
-    return _Program(columns, start, end, first, gaps, spread, count, span)
+    return _Program(columns, start, end, first + count - 1, gaps, spread, count, span)
 
 
 def _from_first_device_op(columns: _Columns, start: int, end: int) -> tuple[int, int]:
@@ -355,39 +376,38 @@ def collect(
     """
     warnings: list[str] = []
     resolved = resolve_communicators(traces, complete=not out_of_memory)
-    ranks: list[_Columns] = []
-    for trace in traces:
-        spans = {}
-        for local in trace.communicators:
-            members = resolved.members(trace.rank, local)
-            spans[local] = (len(members), len({rank // nproc_per_node for rank in members}))
-        ranks.append(_columns(lower(trace, spans)))
-    for columns in ranks:
-        warnings += columns.lowered.warnings
-    if not out_of_memory and not any((c.stream >= 0).any() for c in ranks):
-        raise UnderstudyError(
-            "no rank launched a kernel: the script never used a GPU. Does it move its model to "
-            '"cuda"?'
-        )
-    programs = []
+    programs: list[_Program] = []
+    marks = [_marks(trace) for trace in traces]
     if not out_of_memory:
-        selection = _select(ranks, warmup, iterations, warnings)
-        programs = [_program(columns, selection) for columns in ranks]
+        first, count = _select(marks, warmup, iterations, warnings)
+        ranks = [
+            _columns(lower(trace, _spans(trace, resolved, nproc_per_node), max(first - 1, 0)))
+            for trace in traces
+        ]
+        for columns in ranks:
+            warnings += columns.lowered.warnings
+        if not any((c.stream >= 0).any() for c in ranks):
+            raise UnderstudyError(
+                "no rank launched a kernel: the script never used a GPU. Does it move its model to "
+                '"cuda"?'
+            )
+        span = _span(ranks, first, count) if count else 1
+        programs = [_program(columns, first, count, span) for columns in ranks]
     interner = _Interner()
     events = _events(programs, interner)
     timeline, peaks = _memory(traces)
-    numbers = [c.lowered.rank for c in ranks]
+    numbers = [trace.rank for trace in traces]
     memory_errors = [out_of_memory.get(rank) for rank in numbers]
     rank_table = pa.table(
         {
             "rank": numbers,
-            "program": range(len(ranks)),
+            "program": range(len(traces)),
             "node": [rank // nproc_per_node for rank in numbers],
             "local_rank": [rank % nproc_per_node for rank in numbers],
             "communicator_map": [list(resolved.of_rank[rank].items()) for rank in numbers],
-            "iterations": [p.recorded for p in programs] or [c.lowered.iterations for c in ranks],
-            "span_iterations": [p.span for p in programs] or [1] * len(ranks),
-            "trace_events": [c.lowered.kept_records for c in ranks],
+            "iterations": [p.recorded for p in programs] or marks,
+            "span_iterations": [p.span for p in programs] or [1] * len(traces),
+            "trace_events": [count_events(trace) for trace in traces],
             "peak_allocated_bytes": [peaks[rank][0] for rank in numbers],
             "peak_reserved_bytes": [peaks[rank][1] for rank in numbers],
             "oom_iteration": [e.iteration if e else None for e in memory_errors],

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from understudy import kernels
-from understudy.emulation.memory import LiveBlocks
+from understudy.emulation.memory import MEMORY_CALLS, LiveBlocks
 from understudy.kernels import Signature
 from understudy.traces.interceptor import (
     COLLECTIVE_KINDS,
@@ -83,7 +83,7 @@ class Part(NamedTuple):
 
 @dataclass
 class LoweredRank:
-    """The ops of one rank over its whole trace; lists of equal length, indexed by op.
+    """The ops of one rank; lists of equal length, indexed by op.
 
     `signature` indexes `signatures` (NO_SIGNATURE: none), `depends_on` is an op (NO_DEPENDENCY:
     none), `iteration` counts the marks before the op. `iterations` is the number of marks.
@@ -100,7 +100,6 @@ class LoweredRank:
     parts: dict[int, tuple[Part, ...]] = field(default_factory=dict)
     signatures: list[Signature] = field(default_factory=list)
     iterations: int = 0
-    kept_records: int = 0
     warnings: list[str] = field(default_factory=list)
 
 
@@ -113,6 +112,14 @@ def kept_threads(trace: RankTrace) -> set[int]:
         for thread in trace.threads.values()
         if thread.is_main or (thread.id in working and not thread.name.startswith(_POLLING_THREADS))
     }
+
+
+def count_events(trace: RankTrace) -> int:
+    """API calls of the program. NCCL creates an event when its cache of them is empty, which
+    depends on the watchdog thread: creating and destroying them is not counted."""
+    uncounted = [Api.EVENT_CREATE, Api.EVENT_DESTROY]
+    counted = ~np.isin(trace.records["api"], uncounted)
+    return int((counted & np.isin(trace.records["thread"], sorted(kept_threads(trace)))).sum())
 
 
 def host_gaps(records: np.ndarray, overhead_ns: int) -> np.ndarray:
@@ -129,7 +136,9 @@ def _name(names: tuple[str, ...], number: int, other: str) -> str:
 
 
 class _Lowering:
-    def __init__(self, trace: RankTrace, spans: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(
+        self, trace: RankTrace, spans: Mapping[int, tuple[int, int]], first_iteration: int
+    ) -> None:
         self._trace = trace
         self._spans = spans
         self._out = LoweredRank(trace.rank)
@@ -145,7 +154,7 @@ class _Lowering:
         self._threads: dict[int, int] = {}
         self._gap = 0
         self._thread = 0
-        self._iteration = 0
+        self._iteration = first_iteration
         self._capturing = False
 
     # --- ops ---
@@ -301,20 +310,24 @@ class _Lowering:
 
     def run(self) -> LoweredRank:
         trace, out = self._trace, self._out
-        keep = np.isin(trace.records["thread"], sorted(kept_threads(trace)))
+        start = 0
+        if self._iteration:
+            marks = np.flatnonzero(trace.records["api"] == Api.ITERATION)
+            start = int(marks[self._iteration - 1]) + 1
+            self._blocks.replay(trace.records[:start])
+        records = trace.records[start:]
+        kept = np.isin(records["thread"], sorted(kept_threads(trace)))
         # Memory is one for all threads: their allocations decide what a pointer means.
-        memory = np.isin(
-            trace.records["api"], [Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE]
-        )
-        gaps = np.zeros(len(trace.records), np.int64)
-        gaps[keep] = host_gaps(trace.records[keep], trace.overhead_ns)
-        out.kept_records = int(keep.sum())
-        selected = keep | memory
-        records = trace.records[selected]
-        self._warn(records)
-        rows = records.tolist()
-        kept = keep[selected].tolist()
-        for gap, is_kept, record in zip(gaps[selected].tolist(), kept, rows, strict=True):
+        selected = kept | np.isin(records["api"], MEMORY_CALLS)
+        gaps = np.zeros(len(records), np.int64)
+        gaps[kept] = host_gaps(records[kept], trace.overhead_ns)
+        self._warn(records[selected])
+        for gap, is_kept, record in zip(
+            gaps[selected].tolist(),
+            kept[selected].tolist(),
+            records[selected].tolist(),
+            strict=True,
+        ):
             if is_kept:
                 self._gap += gap
                 self._thread = record[3]
@@ -442,6 +455,11 @@ class _Lowering:
             self._host_wait(stream, op)
 
 
-def lower(trace: RankTrace, spans: Mapping[int, tuple[int, int]]) -> LoweredRank:
-    """Lowers a rank's whole trace. `spans`: communicator number in the rank -> (ranks, nodes)."""
-    return _Lowering(trace, spans).run()
+def lower(
+    trace: RankTrace, spans: Mapping[int, tuple[int, int]], first_iteration: int = 0
+) -> LoweredRank:
+    """Lowers a rank's trace from `first_iteration` on; what came before orders nothing.
+
+    `spans`: communicator number in the rank -> (ranks, nodes).
+    """
+    return _Lowering(trace, spans, first_iteration).run()

@@ -9,6 +9,8 @@ import numpy as np
 
 from understudy.traces.interceptor import Api, RankTrace
 
+MEMORY_CALLS = (Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE)
+
 
 class LiveBlocks:
     """The device memory blocks that are allocated at one moment of a trace.
@@ -23,6 +25,22 @@ class LiveBlocks:
         self._bytes: dict[int, int] = {}
         self._segment_bytes: dict[int, int] = {}
         self._pools: set[int] = set()
+
+    def replay(self, records: np.ndarray) -> None:
+        """Brings the blocks to the state after `records` (dtype RECORD), all at once."""
+        for allocated, freed, allocate in (
+            (Api.MALLOC, Api.FREE, self.allocate_segment),
+            (Api.TENSOR_ALLOC, Api.TENSOR_FREE, self.allocate_tensor),
+        ):
+            calls = records[np.isin(records["api"], [allocated, freed])]
+            pointers, from_end = np.unique(calls["a"][::-1], return_index=True)
+            last = calls[len(calls) - 1 - from_end]
+            live = last[last["api"] == allocated]
+            for pointer, size_bytes in zip(live["a"].tolist(), live["b"].tolist(), strict=True):
+                allocate(pointer, size_bytes)
+            if allocated == Api.TENSOR_ALLOC:
+                segments = map(self._segment, pointers.tolist())
+                self._pools.update(s for s in segments if s is not None)
 
     def allocate_tensor(self, pointer: int, size_bytes: int) -> None:
         """A tensor block was handed out."""
@@ -106,7 +124,7 @@ def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 def memory_history(trace: RankTrace) -> MemoryHistory:
     """The memory history of a rank over its whole trace."""
     api = trace.records["api"]
-    mask = np.isin(api, [Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    mask = np.isin(api, MEMORY_CALLS)
     iteration = np.cumsum(api == Api.ITERATION)[mask]
     changes = trace.records[mask]
     kind = changes["api"]
