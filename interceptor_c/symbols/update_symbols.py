@@ -5,7 +5,7 @@ torch, or after a function got an implementation. Names come from the files as t
 is ever dropped), from what torch's libraries import, and, with --headers, from the functions that
 CUDA's headers declare. Dispositions:
 
-  implemented    defined with US_EXPORT in src/
+  implemented    defined in src/ (a strong symbol of the built library)
   harmless       returns success and does nothing; nothing can be read back from it
   not_supported  returns the library's own NOT_SUPPORTED code and is recorded by name
 
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-_EXPORTED = re.compile(r"US_EXPORT\b[^;{}=]*?\b(\w+)\s*\(")
 _HARMLESS = re.compile(r"(Set|Destroy|Free|Unload|Release|Unregister|Deregister|Trim|Reset)")
 _HEADER_FUNCTION = re.compile(r"(?:CUDAAPI|CUDARTAPI)\s+(\w+)\s*\(")
 #: `#define cuMemAlloc cuMemAlloc_v2`: the second name is the one that binaries ask for.
@@ -70,12 +69,13 @@ def read_symbols(library: str) -> list[Symbol]:
     return rows
 
 
-def implemented_names() -> set[str]:
-    """Names defined with US_EXPORT in src/."""
-    names: set[str] = set()
-    for path in sorted((HERE.parent / "src").glob("*.c")):
-        names.update(_EXPORTED.findall(path.read_text()))
-    return names
+def exported_names(library: Path) -> dict[str, str]:
+    """Defined dynamic symbols and their nm type: T for a definition, W for a (weak) stub."""
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    rows = (line.split() for line in listing.splitlines())
+    return {row[2].split("@")[0]: row[1] for row in rows}
 
 
 def imported_names(torch_lib: Path) -> set[str]:
@@ -105,12 +105,14 @@ def library_of(name: str, libraries: list[Library]) -> str | None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", type=Path, help="the built libunderstudy.so")
     parser.add_argument("--torch-lib", type=Path, help="torch/lib of an installed torch")
     parser.add_argument("--headers", type=Path, help="folder of cuda.h and cuda_runtime_api.h")
     arguments = parser.parse_args()
     libraries = read_libraries()
     rows = {library.name: {s.name: s for s in read_symbols(library.name)} for library in libraries}
-    implemented = implemented_names()
+    exported = exported_names(arguments.library)
+    implemented = {name for name, kind in exported.items() if kind == "T"}
     names = set(implemented)
     if arguments.torch_lib:
         names |= imported_names(arguments.torch_lib)

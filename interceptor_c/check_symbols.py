@@ -1,0 +1,102 @@
+"""Checks that the symbol tables and the built library agree.
+
+    python3 check_symbols.py BUILD_FOLDER [--torch-lib FOLDER]
+
+Every name of symbols/*.tsv is exported; `implemented` ones by a definition in src/, the others by a
+stub; nothing else is exported; each shadow library carries its SONAME, its version node and the
+need for libunderstudy.so. With --torch-lib, every function that torch's libraries import from a
+replaced SONAME is exported. Prints what does not hold and exits 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "symbols"))
+
+from update_symbols import (  # noqa: E402
+    exported_names,
+    imported_names,
+    library_of,
+    read_libraries,
+    read_symbols,
+)
+
+#: Exported besides the APIs: the tracer's own functions, and the function of libc10 it stands in
+#: front of.
+OWN_PREFIXES = ("understudy_", "_ZN3c10")
+
+
+def check_tables(symbols: dict[str, str]) -> list[str]:
+    """Tables against the library."""
+    problems = []
+    listed: set[str] = set()
+    for library in read_libraries():
+        for symbol in read_symbols(library.name):
+            where = f"symbols/{library.name}.tsv: {symbol.name}"
+            if symbol.name in listed:
+                problems.append(f"{where} is listed twice")
+            listed.add(symbol.name)
+            kind = symbols.get(symbol.name)
+            if kind is None:
+                problems.append(f"{where} is not exported")
+            elif symbol.disposition == "implemented" and kind != "T":
+                problems.append(f"{where} is said to be implemented but is a stub")
+            elif symbol.disposition != "implemented" and kind == "T":
+                problems.append(f"{where} is implemented, the table says {symbol.disposition}")
+            if symbol.disposition == "not_supported" and symbol.code == 0:
+                problems.append(f"{where} is not_supported but returns success")
+    for name in sorted(set(symbols) - listed):
+        if not name.startswith(OWN_PREFIXES):
+            problems.append(f"{name} is exported but stands in no table (make symbols)")
+    return problems
+
+
+def check_shadows(build: Path) -> list[str]:
+    """Each shadow library against its row of libraries.tsv."""
+    problems = []
+    for library in read_libraries():
+        path = build / "shadow" / library.soname
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+            continue
+        text = subprocess.run(
+            ["readelf", "-dVW", str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        wanted = [f"soname: [{library.soname}]", "library: [libunderstudy.so]"]
+        if library.version_node != "-":
+            wanted.append(f"Name: {library.version_node}")
+        problems += [f"{path} lacks `{item}`" for item in wanted if item not in text]
+    return problems
+
+
+def check_imports(symbols: dict[str, str], torch_lib: Path) -> list[str]:
+    """What torch imports against what is exported."""
+    libraries = read_libraries()
+    return [
+        f"{torch_lib} imports {name}, which is not exported (make symbols TORCH=...)"
+        for name in sorted(imported_names(torch_lib))
+        if library_of(name, libraries) is not None and name not in symbols
+    ]
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--torch-lib", type=Path)
+    arguments = parser.parse_args()
+    symbols = exported_names(arguments.build / "libunderstudy.so")
+    problems = check_tables(symbols) + check_shadows(arguments.build)
+    if arguments.torch_lib:
+        problems += check_imports(symbols, arguments.torch_lib)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

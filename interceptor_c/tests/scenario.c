@@ -1,0 +1,140 @@
+/*
+ * One traced situation per run; tests/interceptor/test_trace.py reads what it left behind.
+ *
+ *     scenario <name> <scratch folder> [number]
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "support.h"
+
+static char add_host;
+static const struct test_kernel kernel = {
+    .name = "_Z3addiPKfPf",
+    .registers = 40,
+    .max_threads = 1024,
+    .static_shared_bytes = 256,
+    .parameter_count = 3,
+    .parameters = {{0, 4}, {8, 8}, {16, 8}}, /* four bytes of padding after the first */
+};
+
+static void launch(int n, unsigned grid, cudaStream_t stream) {
+    void *a = (void *)0x200000400000, *b = (void *)0x200000600000, *arguments[] = {&n, &a, &b};
+    CHECK(cudaLaunchKernel(&add_host, (dim3){grid, 1, 1}, (dim3){256, 1, 1}, arguments, 64,
+                           stream) == cudaSuccess);
+}
+
+/* A known sequence of calls of most kinds. */
+static void calls(void) {
+    cudaStream_t stream;
+    cudaEvent_t event;
+    void *device, *pinned;
+    char pageable[64] = {0};
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == 0);
+    CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == 0);
+    CHECK(cudaMalloc(&device, 4 << 20) == 0 && cudaMallocHost(&pinned, 4096) == 0);
+    CHECK(cudaMemcpyAsync(device, pinned, 4096, cudaMemcpyHostToDevice, stream) == 0);
+    CHECK(cudaMemcpyAsync(pageable, device, 64, cudaMemcpyDeviceToHost, stream) == 0);
+    CHECK(cudaMemsetAsync(device, 7, 128, stream) == 0);
+    launch(1, 10, stream);
+    launch(1, 10, stream);
+    launch(2, 10, stream);
+    CHECK(cudaEventRecord(event, stream) == 0 && cudaStreamWaitEvent(NULL, event, 0) == 0);
+    launch(1, 11, NULL);
+    CHECK(cudaEventSynchronize(event) == 0 && cudaDeviceSynchronize() == 0);
+    CHECK(cudaStreamSynchronize(stream) == 0);
+    understudy_annotate("half way");
+    understudy_mark_iteration();
+    void *none;
+    CHECK(cudaMalloc(&none, 1ull << 40) == cudaErrorMemoryAllocation);
+    CHECK(cudaEventDestroy(event) == 0 && cudaFree(device) == 0 && cudaFreeHost(pinned) == 0);
+    CHECK(cudaStreamDestroy(stream) == 0);
+    understudy_mark_iteration();
+}
+
+static void *launch_many(void *count) {
+    for (int i = 0; i < *(int *)count; i++)
+        launch(i % 5, 1 + (unsigned)(i % 7), cudaStreamPerThread);
+    return NULL;
+}
+
+static void threads(int count) {
+    pthread_t ids[4];
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&ids[i], NULL, launch_many, &count) == 0);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_join(ids[i], NULL) == 0);
+}
+
+/* The child of a fork records nothing and disturbs nothing. */
+static void forked(void) {
+    launch(1, 1, NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        for (int i = 0; i < 1000; i++)
+            launch(i, 2, NULL);
+        exit(0); /* runs destructors, as Python's multiprocessing may */
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+    launch(1, 3, NULL);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 3);
+    const char *name = argv[1];
+    int number = argc > 3 ? atoi(argv[3]) : 0;
+    char path[4096], stem[4096];
+    snprintf(path, sizeof path, "%s/k.ktab", argv[2]);
+    snprintf(stem, sizeof stem, "%s/trace", argv[2]);
+    use_kernel_table(path, &kernel, 1);
+    __cudaRegisterFunction(NULL, &add_host, NULL, kernel.name, -1, NULL, NULL, NULL, NULL, NULL);
+    if (!strcmp(name, "environment")) { /* the test has set UNDERSTUDY_TRACE */
+        CHECK(!getenv("UNDERSTUDY_TRACE"));
+        launch(1, 1, NULL);
+        return 0;
+    }
+    if (!strcmp(name, "untraced")) {
+        calls();
+        return 0;
+    }
+    if (!strcmp(name, "late")) { /* a stream and an event from before the trace */
+        cudaStream_t stream;
+        cudaEvent_t event;
+        CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == 0);
+        CHECK(cudaEventCreateWithFlags(&event, 0) == 0);
+        CHECK(understudy_trace_open(stem) == 0);
+        launch(1, 1, stream);
+        CHECK(cudaEventRecord(event, stream) == 0);
+        return 0;
+    }
+    int error = understudy_trace_open(stem);
+    if (error) {
+        printf("%s\n", strerror(error));
+        return 3;
+    }
+    if (!strcmp(name, "calls"))
+        calls();
+    else if (!strcmp(name, "threads"))
+        threads(number);
+    else if (!strcmp(name, "fork"))
+        forked();
+    else if (!strcmp(name, "full_disk"))
+        for (int i = 0; i < number; i++)
+            launch(i, 1, NULL);
+    else if (!strcmp(name, "die")) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        for (int i = 0; i < number; i++)
+            launch(i % 100, 1, NULL);
+        if (argc > 4 && !strcmp(argv[4], "abort"))
+            abort();
+        if (argc > 4 && !strcmp(argv[4], "exit"))
+            _exit(0);
+        raise(argc > 4 && !strcmp(argv[4], "segv") ? SIGSEGV : SIGKILL);
+    } else
+        CHECK(!"a known scenario");
+    return 0;
+}
