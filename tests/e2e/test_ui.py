@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 
 UNDERSTUDY = Path(sys.executable).with_name("understudy")
 JOB = "measured-job"
-_WAIT_S = 60
+_WAIT_S = 40
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_materialized_partition_with_its_table(browser: webdriver.Chrome, page: 
     browser.get(f"{asset}?view=partitions")
     _wait_for(browser, DEVICE, JOB)
     browser.get(f"{asset}?view=events&partition={DEVICE}%7C{JOB}")
-    _wait_for(browser, "Materialized", f"device={DEVICE}/job={JOB}/runtime_errors.parquet")
+    _wait_for(browser, "materialized in run", f"device={DEVICE}/job={JOB}/runtime_errors.parquet")
     browser.get(f"{asset}?view=overview")
     _wait_for(browser, *(column.name for column in schemas.RUNTIME_ERRORS.columns))
 
