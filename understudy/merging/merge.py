@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ def merge(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     if len(set(programs)) != len(programs):
         raise UnderstudyError("the traces are merged already: ranks share programs")
     complete = ranks.column("oom_requested_bytes").null_count == len(numbers)
+    spans = sorted(set(ranks.column("span_iterations").to_pylist()))
+    if complete and len(spans) > 1:
+        raise UnderstudyError(
+            f"ranks recorded spans of {spans[0]} and of {spans[-1]} iterations; emulate again"
+        )
 
     events = tables["events"].sort_by([("program", "ascending"), ("op", "ascending")])
     gaps = tables["host_gaps"].sort_by([("program", "ascending"), ("op", "ascending")])
@@ -54,14 +59,12 @@ def merge(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         [("program", "ascending"), ("group", "ascending"), ("part", "ascending")]
     )
     _check_programs(events, gaps, programs)
-    if complete:
-        events, gaps, parts, ranks = _align_spans(events, gaps, parts, ranks)
     parts = number_calls(parts)
     if complete:
         check_collectives(parts, tables["communicators"], ranks)
     events, signatures = _number_signatures(events, tables["signatures"])
 
-    leaders = _leaders(events, parts, ranks)
+    leaders = _leaders(events, parts, programs)
     first = list(dict.fromkeys(leaders.values()))
     number = {program: i for i, program in enumerate(first)}
     new = [number[leaders[p]] for p in ranks.column("program").to_pylist()]
@@ -99,61 +102,6 @@ def _positions(program: Codes) -> Codes:
     return np.arange(len(program)) - np.repeat(starts, np.diff(np.append(starts, len(program))))
 
 
-def _align_spans(
-    events: pa.Table, gaps: pa.Table, parts: pa.Table, ranks: pa.Table
-) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
-    """Let the programs of all ranks span as many iterations.
-
-    A rank whose iterations differ (one that logs every tenth step) keeps all that were recorded,
-    while the others keep one: theirs is repeated.
-    """
-    spans = dict(
-        zip(
-            ranks.column("program").to_pylist(),
-            ranks.column("span_iterations").to_pylist(),
-            strict=True,
-        )
-    )
-    longest = max(spans.values())
-    odd = sorted(s for s in set(spans.values()) if s not in (1, longest))
-    if odd:
-        raise UnderstudyError(
-            f"ranks recorded spans of {odd[0]} and of {longest} iterations; record the same number "
-            "of iterations on every rank"
-        )
-    if min(spans.values()) == longest:
-        return events, gaps, parts, ranks
-    lengths = dict(zip(*np.unique(integers(events, "program"), return_counts=True), strict=True))
-    copies = {p: longest if span == 1 else 1 for p, span in spans.items()}
-
-    def repeat(table: pa.Table) -> tuple[pa.Table, Codes, Codes]:
-        """Rows of each program, repeated; with the copy's number and the program's length."""
-        program = integers(table, "program")
-        count = np.array([copies[p] for p in program.tolist()], np.int64)
-        rows = np.repeat(np.arange(len(program)), count)
-        copy = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
-        order = np.lexsort((rows, copy, program[rows]))
-        rows, copy = rows[order], copy[order]
-        length = np.array([lengths.get(p, 0) for p in program[rows].tolist()], np.int64)
-        return table.take(pa.array(rows)), copy, length
-
-    events, copy, length = repeat(events)
-    offset = copy * length
-    depends_on = integers(events, "depends_on")
-    # The k-th last op of the previous repetition is, in a later copy, an op of the copy before.
-    moves = (depends_on != NULL) & ((depends_on >= 0) | (copy > 0))
-    depends_on = np.where(moves, depends_on + offset, depends_on)
-    events = _replaced(events, "op", integers(events, "op") + offset)
-    events = _replaced(events, "iteration", integers(events, "iteration") + copy)
-    events = _replaced(events, "depends_on", depends_on)
-    gaps, copy, length = repeat(gaps)
-    gaps = _replaced(gaps, "op", integers(gaps, "op") + copy * length)
-    parts, copy, length = repeat(parts)
-    parts = _replaced(parts, "group", integers(parts, "group") + copy * length)
-    ranks = _replaced(ranks, "span_iterations", [longest] * ranks.num_rows)
-    return events, gaps, parts, ranks
-
-
 def _number_signatures(events: pa.Table, signatures: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Events and signatures with equal signatures joined, numbered by first use, unused dropped."""
     content: dict[tuple[Any, ...], int] = {}
@@ -185,7 +133,7 @@ def _number_signatures(events: pa.Table, signatures: pa.Table) -> tuple[pa.Table
     )
 
 
-def _leaders(events: pa.Table, parts: pa.Table, ranks: pa.Table) -> dict[int, int]:
+def _leaders(events: pa.Table, parts: pa.Table, programs: Sequence[int]) -> dict[int, int]:
     """For each program, in the order of ranks, the first program that is equal to it."""
     event_codes = np.stack(
         [text_codes(events, "kind")[0], *(integers(events, c) for c in _EVENT_INTEGERS)], axis=1
@@ -198,12 +146,8 @@ def _leaders(events: pa.Table, parts: pa.Table, ranks: pa.Table) -> dict[int, in
     event_program, part_program = integers(events, "program"), integers(parts, "program")
     first: dict[bytes, int] = {}
     leaders: dict[int, int] = {}
-    for program, span in zip(
-        ranks.column("program").to_pylist(),
-        ranks.column("span_iterations").to_pylist(),
-        strict=True,
-    ):
-        digest = hashlib.sha256(str(span).encode())
+    for program in programs:
+        digest = hashlib.sha256()
         for codes, owner in ((event_codes, event_program), (part_codes, part_program)):
             begin, end = np.searchsorted(owner, [program, program + 1])
             digest.update(codes[begin:end].tobytes())
