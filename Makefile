@@ -25,7 +25,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 		{ echo "make setup: Python 3.11 is needed (found: $(BOOTSTRAP_PYTHON)); name one with BOOTSTRAP_PYTHON=..." >&2; exit 1; }
 	@for tool in gcc g++; do command -v $$tool >/dev/null || \
 		{ echo "make setup: $$tool is needed to build the interceptor" >&2; exit 1; }; done
-	test -x $(BIN)/python || "$(BOOTSTRAP_PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(BOOTSTRAP_PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
