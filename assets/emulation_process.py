@@ -8,11 +8,11 @@ process that fails: `raise_reported` raises it again in the run.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 from dagster_pipes import PipesContext, open_dagster_pipes
 
+from assets.provenance import save_emulation_record
 from understudy import emulation, jobs
 from understudy.errors import UnderstudyError, UsageError
 from understudy.home import job_dir, write_whole
@@ -44,13 +45,23 @@ def main() -> None:
     try:
         with open_dagster_pipes() as pipes:
             _forget_pipes()
-            keys = pipes.partition_key.split("|")
+            device, job = pipes.partition_key.split("|")
             try:
-                emulate(keys[0], keys[1], pipes.get_extra("remeasure_host"), pipes)
+                emulate(device, job, pipes.get_extra("remeasure_host"), pipes)
             except UnderstudyError as error:
-                pipes.report_custom_message({"error": str(error), "exit_code": error.exit_code})
+                _report(pipes, str(error), error.exit_code)
+            except OSError as error:
+                _report(pipes, f"{error.filename or job}: {error.strerror or error}")
+            except Exception as error:  # noqa: BLE001 - the run must hear of it
+                path = job_dir(job) / device / "failure.log"
+                write_whole(path, traceback.format_exc())
+                _report(pipes, f"internal error: {error!r}; details in {path}")
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+
+
+def _report(pipes: PipesContext, error: str, exit_code: int = UnderstudyError.exit_code) -> None:
+    pipes.report_custom_message({"error": error, "exit_code": exit_code})
 
 
 def emulate(device_id: str, job_id: str, remeasure_host: bool, pipes: PipesContext) -> None:
@@ -68,8 +79,7 @@ def emulate(device_id: str, job_id: str, remeasure_host: bool, pipes: PipesConte
             progress=_Progress(pipes),
         )
         store_emulation(emulated.tables, device_id, job_id, remeasure_host)
-        record = {"versions": emulated.versions, "warnings": list(emulated.warnings)}
-        write_whole(folder / "emulation.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
+        save_emulation_record(emulated, job, device)
 
 
 class _Progress:

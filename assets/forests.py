@@ -31,7 +31,7 @@ def forests(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[
             table.name: store.read_table("profiling", table.name, device.id)
             for table in schemas.stage_tables("profiling")
         }
-        trained = stage.train(device, profiles)
+        trained = stage.train(device, profiles, context.log.info)
         store.write_tables("forests", trained.tables, device.id)
         # The models are what the simulation depends on, so their hash is the data version.
         yield from tables.results(

@@ -7,6 +7,7 @@ import dagster as dg
 
 from assets import tables
 from assets.partitions import device_and_job_of
+from assets.provenance import gather
 from assets.report import report_metadata
 from understudy import forests
 from understudy import simulation as stage
@@ -33,7 +34,10 @@ def simulation(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResu
             for table in schemas.stage_tables("merging")
         }
         predicted = forests.predict(merged["signatures"], device, job.cluster)
-        simulated = stage.simulate(job, device, merged, predicted)
+        versions, warnings = gather(device, job)
+        simulated = stage.simulate(
+            job, device, merged, predicted, versions=versions, warnings=warnings
+        )
         store.write_tables("simulation", simulated, device.id, job.job)
         metadata = {"simulated_runtimes": report_metadata(device, job)}
         yield from tables.results("simulation", device.id, job.job, metadata=metadata)
