@@ -22,11 +22,13 @@ def leaf(*shape: int, dtype: torch.dtype = bfloat16) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=True)
 
 
-def attention(name: str, kv_heads: int = 12, **arguments: float) -> None:
+def attention(
+    name: str, kv_heads: int = 12, is_causal: bool = False, dropout_p: float = 0.0
+) -> None:
     query, key, value = leaf(2, 12, 256, 64), leaf(2, kv_heads, 256, 64), leaf(2, kv_heads, 256, 64)
     case(name)
     out = functional.scaled_dot_product_attention(
-        query, key, value, enable_gqa=kv_heads != 12, **arguments
+        query, key, value, None, dropout_p, is_causal, enable_gqa=kv_heads != 12
     )
     out.backward(torch.ones_like(out))
 
@@ -48,15 +50,15 @@ torch.baddbmm(leaf(6, 32, 80, dtype=float32), a, b)
 torch.backends.cuda.matmul.allow_tf32 = False
 double = torch.ones(8, 16, device="cuda", dtype=torch.float64)
 case("double")
-double @ double.t()
+_ = double @ double.t()
 case("vector")
-double @ torch.ones(16, device="cuda", dtype=torch.float64)
+_ = double @ torch.ones(16, device="cuda", dtype=torch.float64)
 case("dot")
 torch.dot(double[0], double[1])
 eight = torch.ones(32, 64, device="cuda").to(torch.float8_e4m3fn)
 one = torch.ones((), device="cuda")
 case("float8")
-torch._scaled_mm(eight, eight.t(), scale_a=one, scale_b=one, out_dtype=bfloat16)
+torch.ops.aten._scaled_mm(eight, eight.t(), one, one, out_dtype=bfloat16)
 
 attention("attention causal", is_causal=True)
 attention("attention full")
