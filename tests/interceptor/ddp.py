@@ -43,6 +43,7 @@ calls = [
 for work in distributed.batch_isend_irecv(calls):
     work.wait()
 both = distributed.new_group([0, 1])
+assert isinstance(both, distributed.ProcessGroup)
 shard = torch.zeros(128, device="cuda")
 distributed.reduce_scatter_tensor(shard, torch.ones(256, device="cuda"), group=both)
 gradients = sum(4 * parameter.numel() for parameter in model.parameters())
