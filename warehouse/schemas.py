@@ -190,7 +190,8 @@ SIGNATURES = Table(
 
 COLLECTIVE_PARTS = Table(
     "collective_parts",
-    "What a join op does on each communicator: one collective, or the sends and receives of a group.",
+    "What a join op does on each communicator: one collective, or the sends and receives of a "
+    "group.",
     "device_job",
     _TRACE_STAGES,
     (
@@ -237,7 +238,7 @@ RANKS = Table(
             pa.map_(pa.int32(), pa.int32()),
             "communicator number in the rank -> communicator of the job",
         ),
-        Column("iterations", _INT32, "iterations recorded"),
+        Column("iterations", _INT32, "iterations recorded; 0: no optimizer step was seen"),
         Column("span_iterations", _INT32, "iterations in one repetition of the program"),
         Column("trace_events", _INT64, "API calls recorded by the interceptor"),
         Column("peak_allocated_bytes", _INT64, "peak of PyTorch's allocated memory"),

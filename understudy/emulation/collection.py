@@ -178,7 +178,7 @@ def _program(columns: _Columns, first: int, count: int, span: int) -> _Program:
         start, end = _from_first_device_op(columns, 0, len(columns.kind))
         gaps = columns.gap_ns[start:end].copy()
         gaps[:1] = 0
-        return _Program(columns, start, end, 0, gaps, np.zeros_like(gaps), 1, 1)
+        return _Program(columns, start, end, 0, gaps, np.zeros_like(gaps), 0, 1)
     # Of equal iterations the last one: it repeats one that was recorded as well.
     start, end = columns.window(first + count - span, span)
     if first == 0 and span == count:

@@ -147,7 +147,7 @@ def simulate(
         **{f"coverage_{source}": share for source, share in coverage.items()},
         "warnings": [
             *warnings,
-            *_warnings(coverage, idle / max(iteration_time_ns, 1), span, whole_run, estimates),
+            *_warnings(coverage, idle / max(iteration_time_ns, 1), span, estimates),
         ],
     }
     kernels = [
@@ -264,7 +264,6 @@ def _warnings(
     coverage: Mapping[str, float],
     idle_share: float,
     span: int,
-    whole_run: bool,
     estimates: Mapping[str, Sequence[Any]],
 ) -> list[str]:
     texts = []
@@ -281,8 +280,6 @@ def _warnings(
         texts.append(
             f"iterations differ; the prediction is the mean over the {span} that were recorded"
         )
-    if whole_run:
-        texts.append("the script makes no optimizer step; the time is that of the whole run")
     outside = sum(map(bool, estimates["extrapolated"]))
     if outside:
         texts.append(
