@@ -7,6 +7,7 @@ with `latency` in milliseconds, host launch excluded.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata, resources
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from understudy.catalog import Device
@@ -119,7 +119,7 @@ def _system_folder(device: Device) -> Path:
 def _version_key(version: str) -> tuple[tuple[int, int | str], ...]:
     """Orders 0.5.9 before 0.5.10, and 1.3.0rc20 before 1.3.0."""
     parts = re.findall(r"\d+|[a-z]+", version)
-    return tuple((1, int(p)) if p.isdigit() else (0, p) for p in parts) + ((1, -1),)
+    return (*((1, int(p)) if p.isdigit() else (0, p) for p in parts), (1, -1))
 
 
 def _latest(folder: Path, family: str, table: str) -> list[_File]:
@@ -146,13 +146,17 @@ def _choose(files: Sequence[tuple[_File, pa.Table]]) -> tuple[_File, pa.Table] |
 
 
 def _read(file: _File, **equal: str) -> pa.Table:
+    """Rows with a positive, finite latency whose columns `equal` the given values."""
     table = pq.read_table(file.path)
-    mask = pc.fill_null(
-        pc.and_(pc.greater(table["latency"], 0), pc.is_finite(table["latency"])), False
-    )
+    latency = np.asarray(table["latency"], dtype=np.float64)
+    mask = np.isfinite(latency) & (latency > 0)
     for column, value in equal.items():
-        mask = pc.and_(mask, pc.equal(table[column], value))
-    return table.filter(mask)
+        mask &= _values(table, column) == value
+    return table.filter(pa.array(mask))
+
+
+def _values(table: pa.Table, column: str) -> np.ndarray:
+    return table[column].combine_chunks().to_numpy(zero_copy_only=False)
 
 
 def _gemms(folder: Path) -> Iterable[pa.Table]:
@@ -185,7 +189,7 @@ def _causal_attention(folder: Path) -> Iterable[pa.Table]:
         return
     file, table = chosen
     if "step" in table.column_names:
-        table = table.filter(pc.equal(table["step"], 0))
+        table = table.filter(pa.array(_values(table, "step") == 0))
     zeros = np.zeros(table.num_rows)
     window = table["window_size"] if "window_size" in table.column_names else zeros
     features = {
@@ -229,8 +233,8 @@ def _encoder_attention(folder: Path) -> Iterable[pa.Table]:
 
 def _attention_version(table: pa.Table) -> str:
     """flash3 for kernels that say FA3, flash4 for FA4; else flash2, what older ones are."""
-    sources = pc.value_counts(table["kernel_source"]).to_pylist()
-    most = max(sources, key=lambda s: (s["counts"], s["values"]))["values"]
+    counts = Counter(table["kernel_source"].to_pylist())
+    most = max(counts, key=lambda name: (counts[name], name))
     for generation in ("3", "4"):
         if f"fa{generation}" in most:
             return f"flash{generation}"
@@ -281,18 +285,15 @@ def _collectives(folder: Path, device: Device) -> pa.Table | None:
     for path in sorted((folder / "comm" / "nccl").glob("*/nccl_perf.parquet")):
         file = _File(path, "nccl", path.parent.name)
         table = _read(file)
-        kinds = set(pc.unique(table["op_name"]).to_pylist())
+        kinds = set(_values(table, "op_name"))
         if kinds >= set(_COLLECTIVES) and (best is None or table.num_rows > best[1].num_rows):
             best = (file, table)
     if best is None:
         return None
     file, table = best
-    table = table.filter(
-        pc.and_(
-            pc.is_in(table["op_name"], pa.array(list(_COLLECTIVES))),
-            pc.is_in(table["nccl_dtype"], pa.array(list(_COLLECTIVE_DTYPES))),
-        )
-    )
+    mask = np.isin(_values(table, "op_name"), list(_COLLECTIVES))
+    mask &= np.isin(_values(table, "nccl_dtype"), list(_COLLECTIVE_DTYPES))
+    table = table.filter(pa.array(mask))
     keys = ["op_name", "nccl_dtype", "num_gpus", "message_size"]
     groups: dict[tuple, list[float]] = {}
     for row in table.select([*keys, "latency"]).to_pylist():

@@ -1,0 +1,242 @@
+"""Trains the forests of one device and scores them on rows they have not seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from understudy.catalog import Device
+from understudy.errors import UnderstudyError
+from understudy.forests.collectives import CollectiveTable, table_of
+from understudy.forests.features import (
+    attention_features,
+    attention_scale_ns,
+    gemm_features,
+    gemm_scale_ns,
+)
+from understudy.forests.storage import Forest, TrainedForests, save, trained
+from understudy.forests.trees import Ensemble, flatten_boosting, flatten_forest
+from understudy.home import forests_dir
+from understudy.kernels import element_bytes
+from warehouse import schemas
+
+#: Changes whenever features, models or laws do: part of the cache's key.
+CODE_VERSION = "1"
+
+#: Families with forests -> feature matrix and scale from feature columns.
+MODELLED = {
+    "gemm": (gemm_features, gemm_scale_ns),
+    "attention_forward": (attention_features, attention_scale_ns),
+}
+#: Features that make a shape: rows that share them are held out together.
+_SHAPES = {"gemm": ("n", "k"), "attention_forward": ("heads", "kv_heads", "head_dim")}
+
+_SEED = 0
+_HELD_OUT = 0.12
+_RANDOM_TREES = 20
+_BOOSTED_TREES = 120
+_WORKERS = 2
+#: Row counts below this are not worth a forest.
+_FEWEST_ROWS = 200
+#: The spread of the trees times this is never taken as less.
+_SMALLEST_Z = 1.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Measured rows of one family and element type."""
+
+    family: str
+    dtype: str
+    features: np.ndarray
+    target: np.ndarray
+    shapes: np.ndarray
+    ranges: Mapping[str, tuple[float, float]]
+    kernel_versions: tuple[str, ...]
+
+
+def train(
+    device: Device, profiles: Mapping[str, pa.Table], progress: Progress | None = None
+) -> TrainedForests:
+    """Trains on `kernel_profiles` and `collective_profiles` of `device` and stores the models.
+
+    The result is a function of the profiles and CODE_VERSION alone; when those have been trained
+    on already, the stored models are returned. Raises UnderstudyError when no family has rows.
+    """
+    folder = forests_dir(device.id)
+    inputs = _inputs_hash(device, profiles)
+    done = trained(folder, inputs)
+    if done is not None:
+        return done
+    report = progress or (lambda _: None)
+    groups = _rows(device, profiles["kernel_profiles"])
+    if not groups:
+        raise UnderstudyError(
+            f"{device.id}: kernel_profiles has no GEMM or attention rows to train on."
+        )
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        futures = []
+        for rows in groups:
+            report(f"training {rows.family} {rows.dtype} on {len(rows.target)} rows")
+            futures.append((pool.submit(_evaluate, rows), pool.submit(_fit, rows, None)))
+        fitted = [(score.result(), final.result()) for score, final in futures]
+    forests, errors = {}, []
+    for rows, ((z90, scores), ensemble) in zip(groups, fitted, strict=True):
+        forests[rows.family, rows.dtype] = Forest(
+            rows.family,
+            rows.dtype,
+            Ensemble(ensemble.random_trees, ensemble.boosted_trees, ensemble.baseline, z90),
+            rows.ranges,
+            rows.kernel_versions,
+        )
+        errors += scores
+    collectives, scores = _collectives(profiles["collective_profiles"])
+    table = pa.Table.from_pylist([*errors, *scores], schema=schemas.table("forest_errors").schema)
+    return save(folder, device.id, forests, collectives, table, inputs)
+
+
+def _inputs_hash(device: Device, profiles: Mapping[str, pa.Table]) -> str:
+    """SHA-256 of the code version, the device's figures and the measured rows."""
+    digest = hashlib.sha256(f"{CODE_VERSION} {device!r}".encode())
+    for name in ("kernel_profiles", "collective_profiles"):
+        table = profiles[name].replace_schema_metadata(None).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        digest.update(sink.getvalue())
+    return digest.hexdigest()
+
+
+def feature_columns(
+    features: pa.Array, names: tuple[str, ...] | None = None
+) -> dict[str, np.ndarray]:
+    """A column per feature of a map array whose rows all have the same keys in one order."""
+    rows = len(features)
+    keys = features.keys.to_pylist() if rows else []
+    width = len(keys) // rows if rows else 0
+    first = keys[:width]
+    if keys != first * rows:
+        raise UnderstudyError("rows of one family have different features")
+    values = features.items.to_numpy(zero_copy_only=False).reshape(rows, width)
+    return {name: values[:, i] for i, name in enumerate(first) if not names or name in names}
+
+
+def _rows(device: Device, profiles: pa.Table) -> list[_Rows]:
+    """Rows of every modelled family and element type with enough of them, in a fixed order."""
+    family = profiles["family"].to_numpy()
+    dtype = profiles["dtype"].to_numpy()
+    found = []
+    for name, (make, scale) in MODELLED.items():
+        for kind in sorted(set(dtype[family == name])):
+            chosen = profiles.filter(pa.array((family == name) & (dtype == kind)))
+            if chosen.num_rows < _FEWEST_ROWS:
+                continue
+            f = feature_columns(chosen["features"].combine_chunks())
+            width = element_bytes(kind)
+            duration = chosen["duration_ns"].to_numpy().astype(np.float64)
+            shape = np.column_stack([f[s] for s in _SHAPES[name]])
+            found.append(
+                _Rows(
+                    name,
+                    kind,
+                    make(f, device, kind, width),
+                    np.log(duration / scale(f, device, kind, width)),
+                    np.unique(shape, axis=0, return_inverse=True)[1].ravel(),
+                    {n: (float(v.min()), float(v.max())) for n, v in f.items()},
+                    tuple(sorted(set(chosen["kernel_version"].to_pylist()))),
+                )
+            )
+    return found
+
+
+def _fit(rows: _Rows, chosen: np.ndarray | None) -> Ensemble:
+    """Fits both ensembles. One thread each: sums over several depend on their number."""
+    from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    x, y = (
+        (rows.features, rows.target)
+        if chosen is None
+        else (rows.features[chosen], rows.target[chosen])
+    )
+    with threadpool_limits(1):
+        random = ExtraTreesRegressor(
+            _RANDOM_TREES, min_samples_leaf=3, max_features=0.5, random_state=_SEED, n_jobs=1
+        ).fit(x, y)
+        boosted = HistGradientBoostingRegressor(
+            max_iter=_BOOSTED_TREES,
+            max_leaf_nodes=63,
+            learning_rate=0.12,
+            early_stopping=False,  # pyright: ignore[reportArgumentType] (a bool is documented)
+            random_state=_SEED,
+        ).fit(x, y)
+    trees, baseline = flatten_boosting(boosted)
+    return Ensemble(flatten_forest(random), trees, baseline, 1.0)
+
+
+def _evaluate(rows: _Rows) -> tuple[float, list[dict]]:
+    """One fit without held-out shapes and held-out random rows: z90 and the error of each split.
+
+    z90 is fitted on one half of the held-out shapes, so that the coverage of the others is honest;
+    the half is by shape, not by row.
+    """
+    rng = np.random.default_rng(_SEED)
+    shape_share = rng.random(int(rows.shapes.max()) + 1)
+    held_shapes = shape_share[rows.shapes] < _HELD_OUT
+    held_rows = ~held_shapes & (rng.random(len(rows.target)) < _HELD_OUT)
+    ensemble = _fit(rows, ~(held_shapes | held_rows))
+    calibration = shape_share[rows.shapes] < _HELD_OUT / 2
+    mean, spread = ensemble.predict(rows.features)
+    deviation = np.abs(mean - rows.target) / np.maximum(spread, 1e-6)
+    z90 = max(float(np.quantile(deviation[calibration], 0.9)), _SMALLEST_Z)
+    scores = []
+    for split, held, scored in (
+        ("random", held_rows, held_rows),
+        ("shapes", held_shapes, held_shapes & ~calibration),
+    ):
+        covered = deviation[scored] <= z90
+        ratio = np.exp(mean[held] - rows.target[held])
+        scores.append(_score(rows.family, rows.dtype, split, ratio, float(covered.mean())))
+    return z90, scores
+
+
+def _score(family: str, dtype: str, split: str, ratio: np.ndarray, coverage: float) -> dict:
+    error = np.abs(ratio - 1)
+    return {
+        "family": family,
+        "dtype": dtype,
+        "split": split,
+        "rows": len(ratio),
+        "mape": float(error.mean()),
+        "median": float(np.median(error)),
+        "p90": float(np.quantile(error, 0.9)),
+        "bias": float(np.median(ratio) - 1),
+        "coverage90": coverage,
+    }
+
+
+def _collectives(profiles: pa.Table) -> tuple[CollectiveTable, list[dict]]:
+    """The table of measured points and its error when every second size is held out."""
+    whole = table_of(profiles, 0.0)
+    ratios: list[float] = []
+    for key, (sizes, times) in whole.points.items():
+        kept = CollectiveTable({key: (sizes[::2], times[::2])}, 0.0)
+        for size, time in zip(sizes[1::2], times[1::2], strict=True):
+            predicted, extrapolated = kept.interpolate(*key, float(size))
+            if not extrapolated:
+                ratios.append(predicted / time)
+    if not ratios:
+        return whole, []
+    ratio = np.array(ratios)
+    deviation = np.abs(np.log(ratio))
+    spread = float(np.quantile(deviation[::2], 0.9))
+    coverage = float((deviation[1::2] <= spread).mean())
+    score = _score("collective", "float16+int8", "sizes", ratio, coverage)
+    return CollectiveTable(whole.points, spread), [score]
