@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "symbols"))
 
-from update_symbols import (  # noqa: E402
+from update_symbols import (
     exported_names,
     imported_names,
     library_of,
@@ -94,7 +94,7 @@ def main() -> int:
     if arguments.torch_lib:
         problems += check_imports(symbols, arguments.torch_lib)
     for problem in problems:
-        print(problem)
+        sys.stdout.write(problem + "\n")
     return 1 if problems else 0
 
 

@@ -14,10 +14,11 @@
 #define MAX_THREADS_PER_BLOCK 1024u
 #define DEFAULT_SHARED_BYTES 49152
 
-enum parameter_access {
-    ACCESS_UNKNOWN,      /* every word of it may point to an output */
-    ACCESS_READ_ONLY,    /* a pointer to const */
-    ACCESS_FIRST_WRITTEN /* TensorIterator's std::array<char*, N>: output first, then inputs */
+/* What a kernel does with memory behind its parameters; bit i speaks of parameter i. A parameter
+   with neither bit may hold pointers to outputs anywhere. */
+struct parameter_access {
+    uint64_t read_only;     /* pointers to const */
+    uint64_t first_written; /* TensorIterator's std::array<char*, N>: the output, then inputs */
 };
 
 struct us_function {
@@ -29,9 +30,10 @@ struct us_function {
     size_t name_bytes;
     struct us_kernel_info info;
     uint32_t argument_bytes;
-    bool is_fill;          /* at::native::FillFunctor in a decodable kernel */
-    bool keeps_values;     /* writes nothing that the host should lose */
-    unsigned char *access; /* enum parameter_access per parameter; NULL until looked at */
+    bool is_fill;      /* at::native::FillFunctor in a decodable kernel */
+    bool keeps_values; /* writes nothing that the host should lose */
+    bool has_access;   /* the signature was looked at */
+    struct parameter_access access;
 };
 
 struct host_slot {
@@ -42,6 +44,7 @@ struct host_slot {
 
 struct host_table {
     size_t mask;
+    struct host_table *smaller; /* what this one replaced; another thread may be reading it */
     struct host_slot slots[];
 };
 
@@ -59,7 +62,7 @@ static size_t slot_of(const struct host_table *hosts, const void *host) {
     }
 }
 
-/* Locked by the caller. The old table stays for readers without the lock. */
+/* Locked by the caller. */
 static bool grow(void) {
     if (table && table_used * 2 < table->mask)
         return true;
@@ -71,6 +74,7 @@ static bool grow(void) {
     for (size_t i = 0; table && i <= table->mask; i++)
         if (table->slots[i].host)
             grown->slots[slot_of(grown, table->slots[i].host)] = table->slots[i];
+    grown->smaller = table;
     __atomic_store_n(&table, grown, __ATOMIC_RELEASE);
     return true;
 }
@@ -171,22 +175,22 @@ static char *demangle(const char *name) {
     return demangler ? demangler(name, NULL, NULL, NULL) : NULL;
 }
 
-static enum parameter_access access_of(const char *type, size_t length) {
-    static const char array[] = "std::array<char*, ";
+static void note_access(struct parameter_access *access, uint32_t index, const char *type,
+                        size_t length) {
+    static const char array[] = "std::array<char*, ", constant[] = " const*";
     while (length && type[0] == ' ') {
         type++;
         length--;
     }
-    if (length >= sizeof array - 1 && !memcmp(type, array, sizeof array - 1))
-        return ACCESS_FIRST_WRITTEN;
-    static const char constant[] = " const*";
-    size_t tail = sizeof constant - 1;
-    bool is_const = length > tail && !memcmp(type + length - tail, constant, tail);
-    return is_const ? ACCESS_READ_ONLY : ACCESS_UNKNOWN;
+    size_t head = sizeof array - 1, tail = sizeof constant - 1;
+    if (length >= head && !memcmp(type, array, head))
+        access->first_written |= 1ull << index;
+    else if (length > tail && !memcmp(type + length - tail, constant, tail))
+        access->read_only |= 1ull << index;
 }
 
 /* The parameter list is the last top-level pair of parentheses. */
-static void read_signature(const char *signature, unsigned char *access, uint32_t count) {
+static void read_signature(const char *signature, struct parameter_access *access) {
     size_t end = strlen(signature);
     while (end && signature[end - 1] != ')')
         end--;
@@ -200,32 +204,29 @@ static void read_signature(const char *signature, unsigned char *access, uint32_
     uint32_t index = 0;
     size_t start = open + 1;
     int depth = 0;
-    for (size_t i = start; i <= end && index < count; i++) {
+    for (size_t i = start; i <= end && index < 64; i++) {
         char c = signature[i];
-        if (depth == 0 && (i == end || c == ','))
-            access[index++] = (unsigned char)access_of(signature + start, i - start), start = i + 1;
+        if (depth == 0 && (i == end || c == ',')) {
+            note_access(access, index++, signature + start, i - start);
+            start = i + 1;
+        }
         depth += c == '<' || c == '(' || c == '{' || c == '[';
         depth -= c == '>' || c == ')' || c == '}' || c == ']';
     }
 }
 
-static const unsigned char *access_list(struct us_function *function) {
-    unsigned char *access = __atomic_load_n(&function->access, __ATOMIC_ACQUIRE);
-    if (access)
-        return access;
-    access = calloc(function->info.parameter_count + 1, 1);
-    char *signature = demangle(function->name);
-    if (access && signature)
-        read_signature(signature, access, function->info.parameter_count);
-    free(signature);
-    /* Two threads may both get here; the loser's list is the same and is freed. */
-    unsigned char *expected = NULL;
-    if (access && !__atomic_compare_exchange_n(&function->access, &expected, access, false,
-                                               __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        free(access);
-        access = expected;
+/* Threads may do this at the same time; they write the same. */
+static const struct parameter_access *access_of(struct us_function *function) {
+    if (__builtin_expect(!__atomic_load_n(&function->has_access, __ATOMIC_ACQUIRE), 0)) {
+        struct parameter_access access = {0, 0};
+        char *signature = demangle(function->name);
+        if (signature)
+            read_signature(signature, &access);
+        free(signature);
+        function->access = access;
+        __atomic_store_n(&function->has_access, true, __ATOMIC_RELEASE);
     }
-    return access;
+    return &function->access;
 }
 
 static void forget_words(const unsigned char *bytes, size_t count) {
@@ -252,15 +253,15 @@ static void apply_to_values(struct us_function *function, const unsigned char *a
     }
     if (!us_values_any() || function->keeps_values)
         return;
-    const unsigned char *access = access_list(function);
+    const struct parameter_access *access = access_of(function);
     for (uint32_t i = 0; i < function->info.parameter_count; i++) {
         const struct us_parameter *parameter = &function->info.parameters[i];
         const unsigned char *bytes = arguments + parameter->offset_bytes;
-        enum parameter_access how = access ? access[i] : ACCESS_UNKNOWN;
-        if (how == ACCESS_UNKNOWN)
-            forget_words(bytes, parameter->size_bytes);
-        else if (how == ACCESS_FIRST_WRITTEN)
+        uint64_t bit = i < 64 ? 1ull << i : 0;
+        if (access->first_written & bit)
             forget_words(bytes, 8);
+        else if (!(access->read_only & bit))
+            forget_words(bytes, parameter->size_bytes);
     }
 }
 

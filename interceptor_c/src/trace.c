@@ -36,6 +36,7 @@ struct intern_slot {
 
 struct intern_table {
     uint64_t mask;
+    struct intern_table *smaller; /* what this one replaced; another thread may be reading it */
     struct intern_slot slots[];
 };
 
@@ -151,7 +152,6 @@ static struct intern_table *new_table(uint64_t slots) {
     return table;
 }
 
-/* A full table is replaced; the old one stays, since another thread may be reading it. */
 static void grow_table(void) {
     if (intern_count * 2 < intern->mask)
         return;
@@ -161,6 +161,7 @@ static void grow_table(void) {
     for (uint64_t i = 0; i <= intern->mask; i++)
         if (intern->slots[i].hash)
             insert(table, intern->slots[i].hash, intern->slots[i].offset);
+    table->smaller = intern;
     __atomic_store_n(&intern, table, __ATOMIC_RELEASE);
 }
 

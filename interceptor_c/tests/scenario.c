@@ -101,6 +101,12 @@ int main(int argc, char **argv) {
         calls();
         return 0;
     }
+    if (!strcmp(name, "bad_table")) {
+        CHECK(truncate(path, 150) == 0); /* ends inside its entries */
+        CHECK(understudy_trace_open(stem) == 0);
+        launch(1, 9, NULL);
+        return 0;
+    }
     if (!strcmp(name, "late")) { /* a stream and an event from before the trace */
         cudaStream_t stream;
         cudaEvent_t event;
