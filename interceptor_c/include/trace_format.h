@@ -60,7 +60,8 @@ enum us_api {
     /* NCCL, on `stream`. definition: US_DEFINITION_COMMUNICATOR. */
     US_API_COLLECTIVE = 10,  /* a = us_collective_kind | root << 8 | reduce op << 40, b = bytes of the
                                 count argument (count * element size), c = send, d = recv pointer;
-                                flags = ncclDataType_t */
+                                flags = ncclDataType_t; op 5 is any made by ncclRedOpCreatePreMulSum;
+                                empty collectives are not recorded, as NCCL drops them */
     US_API_SEND = 11,        /* a = peer (rank in the communicator), b = bytes, c = pointer; flags = type */
     US_API_RECV = 12,        /* a = peer, b = bytes, d = pointer; flags = type */
     US_API_GROUP_START = 13, /* only the outermost group is recorded */
@@ -193,7 +194,8 @@ struct us_gemm {
     int64_t stride_a, stride_b, stride_c, stride_d; /* elements; 0 when not strided-batched */
     int32_t transpose_a, transpose_b;               /* cublasOperation_t: 0 N, 1 T, 2 C */
     int32_t type_a, type_b, type_c, type_d;
-    int32_t compute_type; /* cublasComputeType_t, -1 for the legacy typed calls */
+    int32_t compute_type; /* cublasComputeType_t, -1 for the legacy typed calls; TF32 through the
+                             handle's math mode shows as CUBLAS_COMPUTE_32F_FAST_TF32 (77) in both */
     int32_t epilogue;     /* cublasLtEpilogue_t, 1 = default */
     char api[32];         /* "cublasGemmEx", "cublasLtMatmul", ... */
 };
