@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,17 @@ from understudy.home import forests_dir
 from understudy.kernels import element_bytes
 from warehouse import schemas
 
-#: Changes whenever features, models or laws do: part of the cache's key.
-CODE_VERSION = "1"
+
+def _code_version() -> str:
+    """Version of what a trained model depends on: a hash of its modules' text."""
+    digest = hashlib.sha256()
+    for name in ("features", "storage", "training", "trees", "collectives"):
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+#: Changes whenever features or models do: part of the cache's key.
+CODE_VERSION = _code_version()
 
 #: Families with forests -> feature matrix and scale from feature columns.
 MODELLED = {
