@@ -41,6 +41,21 @@ def _run(library: Path, *arguments: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("program", ["test_cublas", "test_cudnn", "test_nccl"])
+def test_library_program(programs: Path, program: str) -> None:
+    """Status codes, lifetimes, values and records, checked in C; once under ASan and UBSan."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDERSTUDY_")}
+    done = subprocess.run(
+        [str(programs / program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 class Cases:
     """The records of library_calls.py by the annotation before them."""
 
