@@ -208,6 +208,25 @@ def test_memory_is_followed_over_the_whole_trace(tmp_path: Path) -> None:
     ]
 
 
+def test_a_free_by_the_watchdog_counts_at_the_end_of_the_iteration(tmp_path: Path) -> None:
+    def timeline(freed_in: int, folder: Path) -> pa.Table:
+        folder.mkdir()
+        writer = TraceWriter()
+        watchdog = writer.thread("pt_nccl_watchdg")
+        for i in range(4):
+            writer.launch()
+            if i == 1:
+                writer.record(Api.TENSOR_ALLOC, a=1 << 20, b=512, c=512)
+            if i == freed_in:
+                writer.record(Api.TENSOR_FREE, a=1 << 20, b=512, thread=watchdog)
+            writer.mark(i)
+        return collected([writer], folder).tables["memory_timeline"]
+
+    early, late = timeline(1, tmp_path / "1"), timeline(3, tmp_path / "3")
+    assert rows(early, "iteration", "change_bytes") == [(1, 512), (1, -512)]
+    assert early.equals(late)
+
+
 def test_tables_have_the_columns_of_the_warehouse(tmp_path: Path) -> None:
     tables = collected([steady(6)], tmp_path).tables
     assert set(tables) == {t.name for t in schemas.stage_tables("emulation")}

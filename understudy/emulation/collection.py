@@ -16,6 +16,7 @@ from understudy.emulation.lowering import (
     LoweredRank,
     Part,
     count_events,
+    kept_threads,
     lower,
 )
 from understudy.emulation.memory import memory_history
@@ -339,7 +340,7 @@ def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, tuple[int,
     """The timeline of all ranks, and per rank (peak allocated, peak reserved) bytes."""
     tables, peaks = [], {}
     for trace in traces:
-        history = memory_history(trace)
+        history = memory_history(trace, kept_threads(trace))
         steps = len(history.iteration)
         peaks[trace.rank] = (history.peak_allocated_bytes, history.peak_reserved_bytes)
         tables.append(

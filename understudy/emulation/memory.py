@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,21 +122,45 @@ def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(last >= 0, values[np.maximum(last, 0)], 0)
 
 
-def memory_history(trace: RankTrace) -> MemoryHistory:
-    """The memory history of a rank over its whole trace."""
+def _order(
+    changes: np.ndarray, position: np.ndarray, polling: np.ndarray, marks: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Order of the changes in which frees by polling threads do not depend on when they polled.
+
+    NCCL's watchdog holds the tensors of a collective that nobody waited for until it next looks,
+    up to 100 ms later. Such a tensor counts as freed at the end of the iteration that allocated it.
+    """
+    key = position.astype(np.float64)
+    allocated_at: dict[int, int] = {}
+    tensors = np.isin(changes["api"], [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    if polling.any():
+        for i in np.flatnonzero(tensors).tolist():
+            pointer = int(changes["a"][i])
+            if changes["api"][i] == Api.TENSOR_ALLOC:
+                allocated_at[pointer] = int(position[i])
+            elif polling[i] and pointer in allocated_at:
+                after = marks[np.searchsorted(marks, allocated_at[pointer]) :]
+                # Behind the last mark the process is ending: nothing is recorded any more.
+                key[i] = after[0] - 0.5 if len(after) else key[i]
+    return np.argsort(key, kind="stable"), key
+
+
+def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHistory:
+    """The memory history of a rank over its whole trace; other threads than `kept_threads` poll."""
     api = trace.records["api"]
-    mask = np.isin(api, MEMORY_CALLS)
-    iteration = np.cumsum(api == Api.ITERATION)[mask]
-    changes = trace.records[mask]
+    marks = np.flatnonzero(api == Api.ITERATION)
+    position = np.flatnonzero(np.isin(api, MEMORY_CALLS))
+    polling = ~np.isin(trace.records["thread"][position], sorted(kept_threads))
+    order, key = _order(trace.records[position], position, polling, marks)
+    changes = trace.records[position[order]]
     kind = changes["api"]
-    is_tensor = (kind == Api.TENSOR_ALLOC) | (kind == Api.TENSOR_FREE)
-    freed = (kind == Api.FREE) | (kind == Api.TENSOR_FREE)
+    is_tensor = np.isin(kind, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
     size = changes["b"].astype(np.int64)
-    after = changes["c"].astype(np.int64)
+    change = np.where(np.isin(kind, [Api.FREE, Api.TENSOR_FREE]), -size, size)
     return MemoryHistory(
-        iteration=iteration.astype(np.int32),
+        iteration=np.searchsorted(marks, key[order]).astype(np.int32),
         is_tensor=is_tensor,
-        change_bytes=np.where(freed, -size, size),
-        allocated_bytes=_hold(after, is_tensor),
-        reserved_bytes=_hold(after, ~is_tensor),
+        change_bytes=change,
+        allocated_bytes=np.cumsum(np.where(is_tensor, change, 0)),
+        reserved_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
     )

@@ -24,6 +24,10 @@ _STALL_S = 10.0
 #: Ranks that ran out of memory wait at most so long without any progress for the others.
 _END_STALL_S = 30.0
 
+#: NCCL's watchdog looks every 100 ms for collectives that ended; what they held is freed at the
+#: next collective after that.
+_SETTLE_S = 0.3
+
 _REMAPPED = "cpu:gloo,cuda:nccl"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -40,6 +44,7 @@ class _Rank:
         self.pid = os.getpid()
         self.marks = 0
         self.optimizer = None
+        self.distributed = False
         self.library = ctypes.CDLL(environment["UNDERSTUDY_LIBRARY"])
         self.mark_iteration = self.library.understudy_mark_iteration
         self.progress = os.open(self.path(f"progress-{self.rank}"), os.O_CREAT | os.O_RDWR, 0o644)
@@ -71,6 +76,10 @@ class _Rank:
             return
         self.marks += 1
         os.pwrite(self.progress, struct.pack("<q", self.marks), 0)
+        if self.marks == 1 and self.distributed:
+            # Whether the watchdog looks before or after DDP lays out its buckets anew would decide
+            # when the old ones are freed.
+            time.sleep(_SETTLE_S)
         if self.marks == self.warmup:
             # Ranks record one after the other where cores are few: host time is measured.
             self.take_slot()
@@ -213,6 +222,7 @@ def _patch_distributed(module, rank):
             elif asked:
                 kwargs["backend"] = _REMAPPED
             created = create(*arguments, **kwargs)
+            rank.distributed = True
             # init_process_group returns None: its group is the default one.
             group = created if create is new_group else module._get_default_group()
             over_gloo = asked or (inherited and module._get_default_group() in remapped)
