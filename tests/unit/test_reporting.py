@@ -403,12 +403,34 @@ def test_significant_digits(value: float, shown: str) -> None:
     assert units.significant(value) == shown
 
 
-def test_kernel_names_lose_their_noise() -> None:
-    name = str(KERNELS[3][1])
-    assert labels.short_name(name) == (
-        "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, array<char*, 3ul> >"
-    )
-    inner = (
-        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int, float)"
-    )
-    assert labels.short_name(inner) == "vectorized_layer_norm_kernel<float>"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (KERNELS[3][1], "CUDAFunctor_add"),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int)",
+            "vectorized_layer_norm_kernel",
+        ),
+        (
+            "at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+            "at::native::CUDAFunctor_add<float> >(at::TensorIteratorBase&)::{lambda(int)#1}>",
+            "CUDAFunctor_add",
+        ),
+        (
+            "at::native::vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl("
+            "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#1}>",
+            "GeluCUDAKernelImpl",
+        ),
+        (
+            "at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+            "namespace)::FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4> >",
+            "FusedAdamMathFunctor",
+        ),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("memcpy h2d pinned", "memcpy h2d pinned"),
+        ("at::native::vectorized_elementwise_kernel<4, Unheard>", "vectorized_elementwise_kernel"),
+        ("main_kernel(int)", "main_kernel"),
+    ],
+)
+def test_kernel_names_lose_their_noise(name: str, shown: str) -> None:
+    assert labels.short_name(name) == shown

@@ -7,16 +7,21 @@ from collections.abc import Mapping
 
 from understudy.reporting import units
 
-_NAMESPACES = re.compile(
-    r"(?<!\w)(?:at::native::|at::|c10::|std::|cuda::|\(anonymous namespace\)::|_GLOBAL__N_\w*::)"
+_NAMESPACE = re.compile(r"^.*::")
+#: PyTorch's kernels that only apply something else to every element or list of tensors.
+_APPLYING = re.compile(r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel")
+#: What they apply: FillFunctor, GeluCUDAKernelImpl, reciprocal_kernel_cuda, NormTwoOps, ...
+_APPLIED = re.compile(
+    r"(?!gpu_kernel_impl|TensorListMetadata)\b\w*"
+    r"(?:Functor(?!Wrapper)|_functor|CUDAKernelImpl|_kernel_cuda|_cuda_out|launch_|scale_kernel|Ops)\w*"
 )
 
 
 def kernel_label(family: str, name: str, features: Mapping[str, float]) -> str:
     """What runs, with the shape that decides its time: 'gemm 8192 x 2304 x 768'.
 
-    GEMMs, attention and collectives are named by their shapes; other kernels by their C++ name
-    without return type, namespaces and parameters.
+    GEMMs, attention and collectives are named by their shapes, other kernels by `short_name` and
+    the bytes that they move.
     """
     sized = {key: round(value) for key, value in features.items()}
     if family == "gemm" and {"m", "n", "k"} <= sized.keys():
@@ -32,23 +37,17 @@ def kernel_label(family: str, name: str, features: Mapping[str, float]) -> str:
         return f"{family.replace('_', ' ')} {shape}{causal}"
     if family == "collective" and {"size_bytes", "ranks"} <= sized.keys():
         return f"{name} {units.size(sized['size_bytes'])} on {sized['ranks']} ranks"
-    if family in ("copy", "memset") and "size_bytes" in sized:
-        return f"{name} {units.size(sized['size_bytes'])}"
-    return short_name(name)
+    moved = f" {units.size(sized['bytes'])}" if sized.get("bytes") else ""
+    return short_name(name) + moved
 
 
 def short_name(name: str) -> str:
-    """A demangled kernel name without return type, namespaces and parameter list."""
-    plain = _NAMESPACES.sub("", name.removeprefix("void ")).strip()
-    depth = 0
-    for position, character in enumerate(plain):
-        if character in "<{[":
-            depth += 1
-        elif character in ">}]":
-            depth -= 1
-        elif character == "(" and depth == 0 and position > 0:
-            return plain[:position]
-    return plain
+    """What a demangled kernel name says: PyTorch's elementwise, reduction and multi-tensor kernels
+    are named by the functor that they apply, others by their own name without namespaces."""
+    own, _, arguments = name.removeprefix("void ").partition("<")
+    own = _NAMESPACE.sub("", own.replace("(anonymous namespace)::", "").partition("(")[0])
+    applied = _APPLIED.search(arguments) if _APPLYING.fullmatch(own) else None
+    return applied[0] if applied else own or name
 
 
 def shortened(label: str, width: int) -> str:

@@ -97,9 +97,14 @@ def _result_cards(report: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     low, high = units.duration(report["low_ns"]), units.duration(report["high_ns"])
     time = units.duration(report["iteration_time_ns"])
     cards = [("main", "Iteration time", time, f"90 % interval {low} to {high}")]
-    for name, rate in (report["throughput"] or {}).items():
-        noun = name.removesuffix("_per_second")
-        cards.append(("", "Throughput", units.significant(rate), f"{noun} per second"))
+    rates = [
+        (units.significant(rate), f"{name.removesuffix('_per_second')} per second")
+        for name, rate in (report["throughput"] or {}).items()
+    ]
+    if rates:
+        (value, unit), *others = rates
+        more = "".join(f", {other} {noun}" for other, noun in others)
+        cards.append(("", "Throughput", value, unit + more))
     hfu = units.percent(report["hfu"])
     peak = units.flops_rate(report["peak_flops"])
     if report["mfu"] is None:
@@ -175,7 +180,7 @@ def _breakdown(report: dict[str, Any]) -> str:
     return (
         "<section><h2>Where the time goes</h2>"
         '<p class="note">Compute is time in which a kernel runs; exposed communication is time '
-        "in which only collectives or copies run; host idle is time in which the GPU waits for "
+        "in which only collectives run; host idle is time in which the GPU waits for "
         "the host.</p>"
         f"{charts.bars(rows, left=90)}{_legend(_PARTS)}{table}"
         f"{more if len(ranks) > len(shown) else ''}</section>"
@@ -284,7 +289,7 @@ def _kernels(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
         "related layout or implementation. Law: roofline with stated constants.</p>"
         f"{charts.bars(family_bars)}{_legend([(s, s) for s in _SOURCES])}"
         f'<p class="note">{escape(note[0].upper() + note[1:])}.</p>'
-        f"{_table(head, table_rows, 'nnnnnttk', raw=True)}"
+        f"{_table(head, table_rows, 'nnnnnstk', raw=True)}"
         f'<p class="note">The {min(LISTED_KERNELS, len(rows))} most expensive of '
         f"{len(rows)}; launches are of one iteration of all ranks; * outside the measured "
         "range.</p></section>"
@@ -336,8 +341,8 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]], kinds: str, *, raw: bool = False) -> str:
-    """`kinds`: n number, t text, k kernel name per column; `raw` cells are HTML already."""
-    classes = {"n": ' class="n"', "t": "", "k": ' class="kernel"'}
+    """`kinds`, per column: n number, s source, t text, k kernel. `raw` cells are HTML already."""
+    classes = {"n": ' class="n"', "s": ' class="source"', "t": "", "k": ' class="kernel"'}
     head_cells = "".join(
         f"<th{classes['n'] if kind == 'n' else ''}>{escape(name)}</th>"
         for name, kind in zip(head, kinds, strict=True)
