@@ -13,6 +13,7 @@
 #define MAX_ARGUMENT_BYTES 32768u
 #define MAX_THREADS_PER_BLOCK 1024u
 #define DEFAULT_SHARED_BYTES 49152
+#define TENSOR_LIST_BYTES 2048u /* larger parameters are lists of tensors */
 
 /* What a kernel does with memory behind its parameters; bit i speaks of parameter i. A parameter
    with neither bit may hold pointers to outputs anywhere. */
@@ -238,6 +239,18 @@ static void forget_words(const unsigned char *bytes, size_t count) {
     }
 }
 
+/* TensorListMetadata of multi_tensor_apply starts with the addresses of its first tensor list. Its
+   unused entries are whatever lay on the stack, pointers of other calls among them. */
+static void forget_tensor_list(const unsigned char *bytes, size_t count) {
+    size_t used = 0;
+    for (void *pointer; used + 8 <= count; used += 8) {
+        memcpy(&pointer, bytes + used, 8);
+        if (us_pointer_device(pointer) < 0)
+            break;
+    }
+    forget_words(bytes, used);
+}
+
 static void apply_to_values(struct us_function *function, const unsigned char *arguments) {
     if (function->is_fill) {
         const struct us_parameter *parameters = function->info.parameters;
@@ -260,6 +273,8 @@ static void apply_to_values(struct us_function *function, const unsigned char *a
         uint64_t bit = i < 64 ? 1ull << i : 0;
         if (access->first_written & bit)
             forget_words(bytes, 8);
+        else if (parameter->size_bytes >= TENSOR_LIST_BYTES)
+            forget_tensor_list(bytes, parameter->size_bytes);
         else if (!(access->read_only & bit))
             forget_words(bytes, parameter->size_bytes);
     }
