@@ -26,8 +26,8 @@ from understudy.errors import UsageError
 from understudy.home import home, job_dir, write_whole
 
 #: Iterations that run before recording starts: the first allocates optimizer states, DDP lays out
-#: its buckets anew in the second.
-DEFAULT_WARMUP = 2
+#: its buckets anew in the second and waits for timing events of its own up to the eleventh.
+DEFAULT_WARMUP = 12
 #: Iterations recorded; host gaps are medians over them.
 DEFAULT_ITERATIONS = 8
 
