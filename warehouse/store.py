@@ -61,7 +61,7 @@ _DELTA_COLUMNS = frozenset(
 )
 _HASH_KEY = b"understudy.content_hash"
 _VERSION_KEY = b"understudy.schema_version"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,10 @@ def read_table(stage: Folder, name: str, device: str, job: str | None = None) ->
             f"there is no {name} of stage {stage} for device {device}{of_job} ({path}); "
             f"materialize {stage} first"
         ) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UnderstudyError(
+            f"cannot read {path}: {error}; remove its folder and materialize {stage} again"
+        ) from error
     version = (stored.schema.metadata or {}).get(_VERSION_KEY, b"none").decode()
     if version != schemas.SCHEMA_VERSION:
         raise UnderstudyError(
