@@ -4,7 +4,7 @@
  * How a file of an API family is written:
  *   - Functions that applications call are defined with US_EXPORT and plain C names. The generator
  *     of stubs emits *weak* definitions for every name of symbols/<library>.tsv, so a definition in
- *     src/ replaces the stub without a change anywhere else (check_symbols.py then wants the
+ *     src/ replaces the stub without a change anywhere else (symbols/check_symbols.py then wants the
  *     table to say `implemented`; `make symbols` rewrites it).
  *   - Exported functions never call each other (the inner call would be recorded too); shared work
  *     goes into us_ functions, which do not record.

@@ -1,6 +1,6 @@
 """Checks that the symbol tables and the built library agree.
 
-    python3 check_symbols.py BUILD_FOLDER [--torch-lib FOLDER]
+    python3 symbols/check_symbols.py BUILD_FOLDER [--torch-lib FOLDER]
 
 Every name of symbols/*.tsv is exported; `implemented` ones by a definition in src/, the others by a
 stub; nothing else is exported; each shadow library carries its SONAME, its version node and the
@@ -14,8 +14,6 @@ import argparse
 import subprocess
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "symbols"))
 
 from update_symbols import (
     exported_names,
