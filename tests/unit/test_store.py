@@ -210,7 +210,7 @@ def test_unreadable_file_is_an_error() -> None:
     store.write_tables("simulation", simulation(), DEVICE, "gpt2")
     path = store.table_path("simulation", "predicted_kernels", DEVICE, "gpt2")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UnderstudyError, match=r"predicted_kernels\.parquet .*materialize"):
+    with pytest.raises(UnderstudyError, match=r"cannot read .*predicted_kernels\.parquet: .*materialize"):
         store.read_table("simulation", "predicted_kernels", DEVICE, "gpt2")
 
 
