@@ -36,7 +36,8 @@ def kernel_label(family: str, name: str, features: Mapping[str, float]) -> str:
         )
         return f"{family.replace('_', ' ')} {shape}{causal}"
     if family == "collective" and {"size_bytes", "ranks"} <= sized.keys():
-        return f"{name} {units.size(sized['size_bytes'])} on {sized['ranks']} ranks"
+        kind = name.removeprefix("nccl ").split(" ")[0]
+        return f"{kind} {units.size(sized['size_bytes'])} on {sized['ranks']} ranks"
     moved = f" {units.size(sized['bytes'])}" if sized.get("bytes") else ""
     return short_name(name) + moved
 
