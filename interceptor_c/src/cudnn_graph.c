@@ -240,10 +240,14 @@ void us_dnn_free(struct us_dnn_graph *graph) {
 size_t us_dnn_tensor_bytes(const struct us_dnn_tensor *tensor) {
     int64_t last = 0;
     for (uint32_t i = 0; i < tensor->dim_count; i++) {
-        if (tensor->dims[i] <= 0) return 0;
-        last += (tensor->dims[i] - 1) * (tensor->strides[i] > 0 ? tensor->strides[i] : 0);
+        int64_t reach;
+        if (tensor->dims[i] <= 0 || tensor->strides[i] < 0 ||
+            __builtin_mul_overflow(tensor->dims[i] - 1, tensor->strides[i], &reach) ||
+            __builtin_add_overflow(last, reach, &last)) {
+            return 0;
+        }
     }
-    return (size_t)(last + 1) * (size_t)us_cudnn_type_bits((cudnnDataType_t)tensor->type) / 8;
+    return ((size_t)last + 1) * (size_t)us_cudnn_type_bits((cudnnDataType_t)tensor->type) / 8;
 }
 
 /* From descriptors to the payload ------------------------------------------------------------ */

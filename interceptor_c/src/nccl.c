@@ -44,7 +44,7 @@ struct message {
     ncclComm_t communicator;
     const void *pointer;
     size_t bytes;
-    int peer;
+    int own_rank, peer;
     bool is_send;
 };
 
@@ -600,7 +600,7 @@ static void deliver(const struct message *receive) {
             continue;
         }
         if (found == NULL) found = candidate;
-        if (candidate->peer == receive->communicator->rank) {
+        if (candidate->peer == receive->own_rank) {
             found = candidate;
             break;
         }
@@ -646,7 +646,7 @@ static ncclResult_t point_to_point(bool is_send, const void *pointer, size_t cou
         return ncclInvalidArgument;
     }
     size_t bytes = count * type_bytes[type];
-    struct message message = {communicator, pointer, bytes, peer, is_send};
+    struct message message = {communicator, pointer, bytes, communicator->rank, peer, is_send};
     if (group_depth > 0) remember(&message);
     else if (!is_send) us_values_forget(pointer, bytes);
     record.stream = us_stream_number(stream);
