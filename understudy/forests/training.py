@@ -194,24 +194,25 @@ def _fit(rows: _Rows, chosen: np.ndarray | None) -> Ensemble:
 def _evaluate(rows: _Rows) -> tuple[float, list[dict]]:
     """One fit without held-out shapes and held-out random rows: z90 and the error of each split.
 
-    z90 is fitted on one half of the held-out shapes, so that the coverage of the others is honest;
-    the half is by shape, not by row.
+    z90 is fitted on one half of what is held out (of the shapes, by shape), and the coverage is
+    that of the other half.
     """
     rng = np.random.default_rng(_SEED)
     shape_share = rng.random(int(rows.shapes.max()) + 1)
     held_shapes = shape_share[rows.shapes] < _HELD_OUT
     held_rows = ~held_shapes & (rng.random(len(rows.target)) < _HELD_OUT)
     ensemble = _fit(rows, ~(held_shapes | held_rows))
-    calibration = shape_share[rows.shapes] < _HELD_OUT / 2
+    first_half = rng.random(len(rows.target)) < 0.5
+    calibration = np.where(held_shapes, shape_share[rows.shapes] < _HELD_OUT / 2, first_half)
     mean, spread = ensemble.predict(rows.features)
     deviation = np.abs(mean - rows.target) / np.maximum(spread, 1e-6)
-    z90 = max(float(np.quantile(deviation[calibration], 0.9)), _SMALLEST_Z)
+    splits = (("random", held_rows), ("shapes", held_shapes))
+    z90 = max(
+        _SMALLEST_Z, *(float(np.quantile(deviation[h & calibration], 0.9)) for _, h in splits)
+    )
     scores = []
-    for split, held, scored in (
-        ("random", held_rows, held_rows),
-        ("shapes", held_shapes, held_shapes & ~calibration),
-    ):
-        covered = deviation[scored] <= z90
+    for split, held in splits:
+        covered = deviation[held & ~calibration] <= z90
         ratio = np.exp(mean[held] - rows.target[held])
         scores.append(_score(rows.family, rows.dtype, split, ratio, float(covered.mean())))
     return z90, scores

@@ -363,6 +363,21 @@ def _embedding_backward(launch: Launch) -> Decoded | None:
     return Decoded({"bytes": size, "rows": count, "columns": row}, size)
 
 
+def _sum_and_scatter(launch: Launch) -> Decoded | None:
+    """`sum_and_scatter`(indices, grad_weight, row elements, offsets, count, partial sums, ...), of
+    embedding gradients by sorting: reads the partial sums, writes as many rows at most."""
+    if launch.sizes()[:3] != (8, 8, 8) or len(launch.parameters) < 6:
+        return None
+    sums = launch.u64(launch.parameters[5][0])
+    limit = launch.find_block(sums)
+    if limit is None:
+        return None
+    touched = _Touched(launch)
+    touched.add(sums)
+    touched.add(launch.u64(launch.parameters[1][0]), limit)
+    return _result(touched, columns=launch.integer(2))
+
+
 def _nll_loss(launch: Launch) -> Decoded | None:
     """`nll_loss_{forward,backward}_reduce_cuda_kernel_2d`: one target and one 32-byte sector per
     row; the rows are the first integer after the flag."""
@@ -558,6 +573,7 @@ _DECODERS: tuple[tuple[re.Pattern[str], Callable[[Launch], Decoded | None]], ...
         (r"(^|::)reduce_kernel<", _reduce),
         (r"vectorized_gather_kernel", _gather),
         (r"embedding_backward_feature_kernel", _embedding_backward),
+        (r"(^|::)sum_and_scatter<", _sum_and_scatter),
         (r"nll_loss_(forward|backward)_reduce_cuda_kernel_2d", _nll_loss),
         (r"CatArrayBatchedCopy", _concatenate),
     )

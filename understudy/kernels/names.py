@@ -95,12 +95,15 @@ def types_in(name: str) -> tuple[str, ...]:
 def dtype_of(name: str) -> str:
     """Element type of a kernel: the first floating type in its name, else the first type.
 
-    A cast is named by what it makes (`bfloat16_copy_kernel_cuda` -> bfloat16). "unknown" when
-    the name says nothing.
+    A cast is named by what it makes (`bfloat16_copy_kernel_cuda` -> bfloat16). Kernels that move
+    bytes of any type are `opaque<bytes>`; "unknown" when the name says nothing.
     """
     cast = re.search(r"(bfloat16|float16|float8)_copy_kernel", name)
     if cast:
         return cast.group(1)
+    opaque = re.search(r"OpaqueType<(\d+)", name)
+    if opaque:
+        return f"opaque{opaque.group(1)}"
     types = types_in(name)
     for found in types:
         if found in _FLOATING:
