@@ -43,8 +43,7 @@ def predict(
     instance.add_dynamic_partitions(JOBS.name or "", [spec.job])
     predicted_before = store.has_partition("simulation", device, spec.job)
     try:
-        if not is_prepared(instance, device):
-            _materialize(instance, PREPARE.name, device, {}, listener)
+        prepare(instance, device, listener=listener)
         config = {"emulation": {"config": {"remeasure_host": remeasure_host}}}
         _materialize(instance, PREDICT.name, partition_key(device, spec.job), config, listener)
     except DagsterPipesExecutionError as error:
@@ -55,6 +54,12 @@ def predict(
     finally:
         if not predicted_before and not store.has_partition("simulation", device, spec.job):
             store.remove_job(spec.job, device)
+
+
+def prepare(instance: dg.DagsterInstance, device: str, *, listener: Listener | None = None) -> None:
+    """Materializes measured data and forests of `device`, unless they are current."""
+    if not is_prepared(instance, device):
+        _materialize(instance, PREPARE.name, device, {}, listener)
 
 
 def compare(

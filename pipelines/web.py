@@ -22,7 +22,7 @@ from understudy.home import REPOSITORY
 
 _HOST = "127.0.0.1"
 _START_SECONDS = 60
-_END_SECONDS = 20
+_END_SECONDS = 8
 
 
 def serve(port: int) -> None:
