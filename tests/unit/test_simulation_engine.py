@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import UnderstudyError
+from understudy.simulation import engine
 from understudy.simulation.engine import (
     DEVICE,
     HOST,
@@ -551,12 +554,40 @@ def test_streams_never_overlap_and_joins_end_together(job: World) -> None:
     assert all(len(e) == 1 for e in ends.values())
 
 
+class AnyOrder(list[Any]):
+    """A work list that hands out its entries in a random order."""
+
+    def __init__(self, entries: Sequence[Any], random: Random) -> None:
+        super().__init__(entries)
+        self.random = random
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        return super().pop(self.random.randrange(len(self)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), st.lists(st.integers(0, 1), min_size=3, max_size=3), st.data())
+def test_network_cards_do_not_depend_on_the_order_of_work(
+    job: World, nodes: list[int], data: st.DataObject
+) -> None:
+    """A card granted before every host and stream truly waits would show here."""
+    placements = [
+        replace(p, node=node, network_card=node)
+        for p, node in zip(job.placements, nodes, strict=False)
+    ]
+    job = replace(job, placements=placements)
+    expected = replayed(job)
+    other = engine._Engine(job)
+    other.work = AnyOrder(other.work, data.draw(st.randoms(use_true_random=False)))
+    assert same(other.run(), expected)
+
+
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
-def test_the_order_of_ranks_does_not_matter(job: World, random: object) -> None:
+def test_the_order_of_ranks_does_not_matter(job: World, random: Random) -> None:
     timelines = replayed(job)
     order = list(range(len(job.placements)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     new = {old: i for i, old in enumerate(order)}
     members: Mapping[int, list[int]] = {
         c: [new[r] for r in ranks] for c, ranks in job.members.items()

@@ -14,6 +14,7 @@ HOST_UNCERTAINTY, which shows only where the job waits for its host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,8 +34,9 @@ from warehouse import schemas
 
 CODE_VERSION = "1"
 
-#: Repetitions of a program until it runs steadily: the first fills the queues.
-REPETITIONS = 4
+#: Iterations that are replayed, in whole repetitions, before the one that counts: they fill the
+#: queues until the job runs steadily.
+LEAD_ITERATIONS = 3
 
 #: How far the host of the cluster may be from the emulating machine: a guess, as large as the
 #: median error of published host-bound runs (understudy/reporting/accuracy.py).
@@ -113,7 +115,7 @@ def simulate(
         )
     span = ranks[0]["span_iterations"]
     whole_run = common["iterations"] == 0
-    repetitions = 1 if whole_run else REPETITIONS
+    repetitions = 1 if whole_run else 1 + math.ceil(LEAD_ITERATIONS / span)
 
     def run(at: Durations, host_factor: float) -> tuple[list[Timeline], list[_Window]]:
         timelines = replay(programs.world(at, host_factor * host.cpu_factor, repetitions))
