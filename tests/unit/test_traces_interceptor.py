@@ -97,7 +97,7 @@ def test_another_format_version_says_what_to_do(tmp_path: Path) -> None:
         read_trace(stem)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damage_is_an_error_with_file_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

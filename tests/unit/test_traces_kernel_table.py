@@ -138,7 +138,7 @@ def test_a_library_without_build_id_is_known_by_its_contents(
     assert re.fullmatch(r"[0-9a-f]{40}-sm_90\.ktab", made.name)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damage_of_fatbins_and_cubins_is_an_error_or_harmless(
     small_section: bytes, data: st.DataObject
@@ -155,7 +155,7 @@ def test_damage_of_fatbins_and_cubins_is_an_error_or_harmless(
         assert "offset" in str(error)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damage_inside_a_cubin_is_an_error_or_harmless(cubin: bytes, data: st.DataObject) -> None:
     from understudy.traces.cubin import cubin_kernels

@@ -225,8 +225,8 @@ class _Lowering:
     def _launch_signature(self, definition_id: int) -> int:
         """A launch's signature depends on its definition and on the blocks its pointers meet."""
         find = self._blocks.find
-        for looked_up, number in self._launches.get(definition_id, ()):
-            if all(find(pointer) == size for pointer, size in looked_up):
+        for known, number in self._launches.get(definition_id, ()):
+            if all(find(pointer) == size for pointer, size in known):
                 return number
         launch = self._trace.launches[definition_id]
         kernel = self._trace.kernels[launch.kernel]

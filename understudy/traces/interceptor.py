@@ -7,6 +7,7 @@ understudy/emulation.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -430,10 +431,15 @@ def _dnn(identifier: int, payload: memoryview) -> DnnDefinition:
         raise struct.error("cuDNN payload too short")
     operations = []
     for i in range(operation_count):
-        f = DNN_OPERATION.unpack_from(payload, DNN_PAYLOAD.size + i * DNN_OPERATION.size)
-        operations.append(DnnOperation(*f[:5], f[5:8], f[8:11], f[11:14]))
-        if f[2] + f[3] > tensor_count:
+        kind, mode, first, count, spatial_dims, *windows = DNN_OPERATION.unpack_from(
+            payload, DNN_PAYLOAD.size + i * DNN_OPERATION.size
+        )
+        if first + count > tensor_count:
             raise struct.error("cuDNN operation with tensors beyond the last")
+        stride, dilation, padding = (tuple(windows[at : at + 3]) for at in (0, 3, 6))
+        operations.append(
+            DnnOperation(kind, mode, first, count, spatial_dims, stride, dilation, padding)
+        )
     tensors = []
     for i in range(tensor_count):
         f = DNN_TENSOR.unpack_from(payload, tensors_at + i * DNN_TENSOR.size)
@@ -443,14 +449,24 @@ def _dnn(identifier: int, payload: memoryview) -> DnnDefinition:
 
 
 def _communicator(identifier: int, payload: memoryview) -> CommunicatorDefinition:
-    f = COMMUNICATOR_PAYLOAD.unpack_from(payload)
+    first, second, rank, size, parent, color, key, device = COMMUNICATOR_PAYLOAD.unpack_from(
+        payload
+    )
     description = _text(payload[COMMUNICATOR_PAYLOAD.size :])
-    return CommunicatorDefinition(identifier, (f[0], f[1]), *f[2:], description)
+    return CommunicatorDefinition(
+        identifier, (first, second), rank, size, parent, color, key, device, description
+    )
+
+
+#: Fields of GemmDefinition between `id` and `api`, in the order of struct us_gemm.
+_GEMM_FIELDS = tuple(field.name for field in dataclasses.fields(GemmDefinition))[1:-1]
 
 
 def _gemm(identifier: int, payload: memoryview) -> GemmDefinition:
     *numbers, api = GEMM_PAYLOAD.unpack_from(payload)
-    return GemmDefinition(identifier, *numbers, _text(api))
+    return GemmDefinition(
+        id=identifier, api=_text(api), **dict(zip(_GEMM_FIELDS, numbers, strict=True))
+    )
 
 
 def _thread(identifier: int, payload: memoryview) -> ThreadDefinition:
@@ -497,11 +513,11 @@ def _definitions(path: Path) -> dict[int, dict]:
             found[kind][identifier] = _PARSERS[kind](identifier, payload)
         except struct.error as error:
             raise _damaged(path, offset, f"incomplete definition ({error})") from error
-    for offset_free_launch in found[LAUNCH].values():
-        if offset_free_launch.kernel not in found[KERNEL]:
+    for launch in found[LAUNCH].values():
+        if launch.kernel not in found[KERNEL]:
             raise UnderstudyError(
-                f"{path}: launch {offset_free_launch.id} names kernel {offset_free_launch.kernel}, "
-                "which is not defined; the trace is damaged, emulate again"
+                f"{path}: launch {launch.id} names kernel {launch.kernel}, which is not defined; "
+                "the trace is damaged, emulate again"
             )
     return found
 

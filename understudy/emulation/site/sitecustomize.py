@@ -51,9 +51,10 @@ def _start_rank():
         os.environ.pop("PYTHONPATH", None)
     os.environ["UNDERSTUDY_RANK_PID"] = str(os.getpid())
     path = os.path.join(_FOLDER, "_understudy_rank.py")
-    spec = importlib.util.spec_from_file_location("_understudy_rank", path)
+    loader = importlib.machinery.SourceFileLoader("_understudy_rank", path)
+    spec = importlib.machinery.ModuleSpec("_understudy_rank", loader, origin=path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     module.start()
 
 
