@@ -76,11 +76,12 @@ def timeline(lanes: Sequence[Lane], end_ns: int) -> str:
     left, row, gap = 128, 22, 6
     scale = (WIDTH - left - 8) / max(end_ns, 1)
     height = len(lanes) * (row + gap) + 28
-    parts = [_open(height, "Timeline of one repetition")]
+    parts = [_open(height, "Timeline of one iteration")]
     for tick in ticks(end_ns / 1e6):
         x = left + tick * 1e6 * scale
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 24}"/>')
-        parts.append(_text(x, height - 8, f"{tick:g} ms", "axis", "middle"))
+        anchor = "middle" if x < WIDTH - 40 else "end"
+        parts.append(_text(x, height - 8, f"{tick:g} ms", "axis", anchor))
     for index, lane in enumerate(lanes):
         y = index * (row + gap)
         parts.append(_text(left - 8, y + row * 0.7, lane.name, "axis", "end"))
@@ -98,25 +99,30 @@ def timeline(lanes: Sequence[Lane], end_ns: int) -> str:
 
 
 def _drawn_together(spans: Iterable[Span], pixel_ns: float) -> list[Span]:
-    """Joins neighbours that are both narrower than a pixel and less than half of one apart."""
-    drawn: list[Span] = []
-    joined = 1
+    """Joins neighbours into blocks of at most two pixels, coloured by what takes most of them."""
+    blocks: list[list[Span]] = []
     for span in spans:
-        last = drawn[-1] if drawn else None
+        block = blocks[-1] if blocks else None
         if (
-            last is not None
-            and span.end_ns - span.start_ns < pixel_ns
-            and last.end_ns - last.start_ns < 2 * pixel_ns
-            and span.start_ns - last.end_ns < pixel_ns / 2
+            block is not None
+            and span.end_ns - block[0].start_ns < 2 * pixel_ns
+            and span.start_ns - block[-1].end_ns < pixel_ns / 2
         ):
-            joined += 1
-            end_ns = max(last.end_ns, span.end_ns)
-            title = f"{joined} short operations, {units.duration(end_ns - last.start_ns)}"
-            drawn[-1] = Span(last.start_ns, end_ns, last.group, title)
+            block.append(span)
         else:
-            joined = 1
-            drawn.append(span)
-    return drawn
+            blocks.append([span])
+    return [_joined(block) for block in blocks]
+
+
+def _joined(block: list[Span]) -> Span:
+    if len(block) == 1:
+        return block[0]
+    busy_ns: dict[str, int] = {}
+    for span in block:
+        busy_ns[span.group] = busy_ns.get(span.group, 0) + span.end_ns - span.start_ns
+    start_ns, end_ns = block[0].start_ns, max(span.end_ns for span in block)
+    title = f"{len(block)} short operations, {units.duration(end_ns - start_ns)}"
+    return Span(start_ns, end_ns, max(busy_ns, key=lambda group: busy_ns[group]), title)
 
 
 @dataclass(frozen=True)

@@ -200,22 +200,22 @@ def _timeline(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
             tables["ranks"]["rank"].to_pylist(), tables["ranks"]["program"].to_pylist(), strict=True
         )
     )
-    rows = simulated.filter(pc.field("rank").isin(chosen)).to_pylist()
-    first_ns = min(row["start_ns"] for row in rows)
+    rows = [
+        row
+        for row in simulated.filter(pc.field("rank").isin(chosen)).to_pylist()
+        if (programs[row["rank"]], row["op"]) in titles
+    ]
+    first_ns = min((row["start_ns"] for row in rows), default=0)
     lanes: defaultdict[tuple[int, int], list[charts.Span]] = defaultdict(list)
     used: set[str] = set()
     for row in sorted(rows, key=lambda row: (row["start_ns"], row["op"])):
-        operation = titles.get((programs[row["rank"]], row["op"]))
-        if operation is None:
-            continue
-        group, label = operation
+        group, label = titles[programs[row["rank"]], row["op"]]
         used.add(group)
-        span_ns = row["end_ns"] - row["start_ns"]
-        title = f"{label}: {units.duration(span_ns)}"
+        title = f"{label}: {units.duration(row['end_ns'] - row['start_ns'])}"
         lanes[row["rank"], row["stream"]].append(
             charts.Span(row["start_ns"] - first_ns, row["end_ns"] - first_ns, group, title)
         )
-    end_ns = max(span.end_ns for spans in lanes.values() for span in spans)
+    end_ns = max((span.end_ns for spans in lanes.values() for span in spans), default=0)
     drawn = [
         charts.Lane(f"rank {rank}, stream {stream}", spans)
         for (rank, stream), spans in sorted(lanes.items())
@@ -223,14 +223,14 @@ def _timeline(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
     legend = [(key, word) for key, word in charts.GROUPS.items() if key in used]
     of_ranks = "" if len(everyone) == len(chosen) else f" ({len(chosen)} of {len(everyone)} ranks)"
     return (
-        f"<section><h2>Timeline of one repetition{of_ranks}</h2>"
+        f"<section><h2>Timeline of one iteration{of_ranks}</h2>"
         '<p class="note">Hover over a block for its kernel and duration.</p>'
         f"{charts.timeline(drawn, end_ns)}{_legend(legend)}</section>"
     )
 
 
 def _operation_titles(tables: dict[str, pa.Table]) -> dict[tuple[int, int], tuple[str, str]]:
-    """(program, op) -> (colour group, label) of every op that has a signature or joins ranks."""
+    """(program, op) -> (colour group, label) of the device work in a program's first iteration."""
     signatures = {
         row["signature"]: (
             charts.group(row["family"]),
@@ -239,7 +239,8 @@ def _operation_titles(tables: dict[str, pa.Table]) -> dict[tuple[int, int], tupl
         for row in tables["signatures"].to_pylist()
     }
     titles = {}
-    for row in tables["events"].select(["program", "op", "kind", "signature"]).to_pylist():
+    events = tables["events"].filter(pc.field("iteration") == 0)
+    for row in events.select(["program", "op", "kind", "signature"]).to_pylist():
         if row["signature"] is not None:
             titles[row["program"], row["op"]] = signatures[row["signature"]]
         elif row["kind"] == "join":
