@@ -205,8 +205,16 @@ struct us_dnn {
     uint32_t tensor_count;    /* us_dnn_tensor entries */
 };
 
+/* Operations that the graph API does not have. Their mode is the cudnnRNNMode_t; their tensors have
+   the attributes 1 (x: steps, batch, features), 2 (y, same) and 3 (all weights, one dimension). */
+enum us_dnn_operation_type {
+    US_DNN_RNN_FORWARD = 1001,
+    US_DNN_RNN_BACKWARD_DATA = 1002,
+    US_DNN_RNN_BACKWARD_WEIGHTS = 1003,
+};
+
 struct us_dnn_operation {
-    uint32_t type;         /* cudnnBackendDescriptorType_t of the operation descriptor */
+    uint32_t type;         /* cudnnBackendDescriptorType_t of the operation descriptor, or above */
     uint32_t mode;         /* pointwise, reduction, norm mode; 0 when it has none */
     uint32_t first_tensor; /* index into the us_dnn_tensor entries */
     uint32_t tensor_count;

@@ -10,18 +10,6 @@
 
 typedef int libraryPropertyType;
 
-struct us_cudnn_tensor {
-    cudnnDataType_t type;
-    int format; /* filters: 0 NCHW, 1 NHWC */
-    int dim_count;
-    int dims[US_CUDNN_MAX_DIMS], strides[US_CUDNN_MAX_DIMS];
-};
-
-struct us_cudnn_convolution {
-    int spatial_dims, mode, math_type, groups, compute_type;
-    int padding[US_CUDNN_MAX_DIMS], stride[US_CUDNN_MAX_DIMS], dilation[US_CUDNN_MAX_DIMS];
-};
-
 struct us_cudnn_dropout {
     float probability;
     void *states;
@@ -34,7 +22,6 @@ struct us_cudnn_activation {
     double coefficient;
 };
 
-typedef struct us_cudnn_tensor *cudnnTensorDescriptor_t;
 typedef struct us_cudnn_tensor *cudnnFilterDescriptor_t;
 typedef struct us_cudnn_convolution *cudnnConvolutionDescriptor_t;
 typedef struct us_cudnn_dropout *cudnnDropoutDescriptor_t;
@@ -275,16 +262,9 @@ US_EXPORT cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t d
 
 /* Recording ---------------------------------------------------------------------------------- */
 
-/* One tensor of a recorded operation; those with data that are results get forgotten. */
-struct operand {
-    int attribute;
-    const struct us_cudnn_tensor *tensor;
-    const void *result;
-};
-
-static cudnnStatus_t record_operation(struct us_record *record, cudnnHandle_t handle, int type,
-                                      int mode, const struct us_cudnn_convolution *convolution,
-                                      const struct operand *operands, size_t count) {
+cudnnStatus_t us_dnn_record(struct us_record *record, cudnnHandle_t handle, int type, int mode,
+                            const struct us_cudnn_convolution *convolution,
+                            const struct us_dnn_operand *operands, size_t count) {
     if (handle == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     struct us_dnn_graph graph = {0};
     struct us_dnn_operation *operation = us_dnn_add_operation(&graph, type);
@@ -326,10 +306,6 @@ static cudnnStatus_t record_operation(struct us_record *record, cudnnHandle_t ha
     return failed ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED : CUDNN_STATUS_SUCCESS;
 }
 
-#define US_OPERANDS(...)                                                                           \
-    (const struct operand[]){__VA_ARGS__},                                                         \
-        sizeof((const struct operand[]){__VA_ARGS__}) / sizeof(struct operand)
-
 /* Convolutions ------------------------------------------------------------------------------- */
 
 US_EXPORT cudnnStatus_t cudnnConvolutionForward(
@@ -341,7 +317,7 @@ US_EXPORT cudnnStatus_t cudnnConvolutionForward(
     (void)alpha, (void)beta, (void)x, (void)w, (void)algorithm;
     (void)workspace, (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    return record_operation(
+    return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, convolution->mode,
         convolution,
         US_OPERANDS({CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x_tensor, NULL},
@@ -361,7 +337,7 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBiasActivationForward(
     (void)alpha1, (void)alpha2, (void)x, (void)w, (void)z, (void)bias, (void)bias_tensor;
     (void)algorithm, (void)workspace, (void)workspace_bytes, (void)activation, (void)z_tensor;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    return record_operation(
+    return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, convolution->mode,
         convolution,
         US_OPERANDS({CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x_tensor, NULL},
@@ -378,7 +354,7 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBackwardData(
     (void)alpha, (void)beta, (void)w, (void)dy, (void)algorithm;
     (void)workspace, (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    return record_operation(
+    return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA, convolution->mode,
         convolution,
         US_OPERANDS({CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, w_filter, NULL},
@@ -395,7 +371,7 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBackwardFilter(
     (void)alpha, (void)beta, (void)x, (void)dy, (void)algorithm;
     (void)workspace, (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    return record_operation(
+    return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, convolution->mode,
         convolution,
         US_OPERANDS({CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, x_tensor, NULL},
@@ -472,7 +448,7 @@ US_EXPORT cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     if (running_mean != NULL) us_values_forget_at(running_mean);
     if (running_variance != NULL) us_values_forget_at(running_variance);
     /* The saved statistics tell a reader that this is training. */
-    return record_operation(
+    return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_NORM_FORWARD, CUDNN_BATCH_NORM, NULL,
         US_OPERANDS({CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x_tensor, NULL},
                     {CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, scale_tensor, NULL},
@@ -490,7 +466,7 @@ US_EXPORT cudnnStatus_t cudnnBatchNormalizationForwardInference(
     struct us_record record = us_record_begin(US_API_DNN);
     (void)mode, (void)alpha, (void)beta, (void)x, (void)scale, (void)bias, (void)mean;
     (void)variance, (void)epsilon;
-    return record_operation(&record, handle, CUDNN_BACKEND_OPERATION_NORM_FORWARD,
+    return us_dnn_record(&record, handle, CUDNN_BACKEND_OPERATION_NORM_FORWARD,
                             CUDNN_BATCH_NORM, NULL,
                             US_OPERANDS({CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x_tensor, NULL},
                                         {CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, scale_tensor,
@@ -515,7 +491,7 @@ US_EXPORT cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     (void)activation, (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
     if (dscale != NULL) us_values_forget_at(dscale);
     if (dbias != NULL) us_values_forget_at(dbias);
-    return record_operation(&record, handle, CUDNN_BACKEND_OPERATION_NORM_BACKWARD,
+    return us_dnn_record(&record, handle, CUDNN_BACKEND_OPERATION_NORM_BACKWARD,
                             CUDNN_BATCH_NORM, NULL,
                             US_OPERANDS({CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, x_tensor, NULL},
                                         {CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, dy_tensor, NULL},

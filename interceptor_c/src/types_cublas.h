@@ -83,7 +83,7 @@ typedef struct {
 enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 };
 enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
-    US_LT_EPILOGUE_BIAS_GRADIENT = 16 | 256 | 512, /* BGRAD, BGRADA, BGRADB write the bias pointer */
+    US_LT_EPILOGUE_BIAS_GRADIENT = 16 | 256 | 512, /* BGRAD, BGRADA, BGRADB write the bias */
     US_LT_EPILOGUE_BACKWARD = 8 | 64,              /* DRELU, DGELU read the auxiliary pointer */
     US_LT_EPILOGUE_AUX = 128,
 };

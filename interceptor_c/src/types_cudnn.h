@@ -150,6 +150,20 @@ struct cudnnContext {
 
 int us_cudnn_type_bits(cudnnDataType_t type); /* 0 for an unknown one */
 
+/* The older functions' description of a tensor or filter. */
+struct us_cudnn_tensor {
+    cudnnDataType_t type;
+    int format; /* filters: 0 NCHW, 1 NHWC */
+    int dim_count;
+    int dims[US_CUDNN_MAX_DIMS], strides[US_CUDNN_MAX_DIMS];
+};
+typedef struct us_cudnn_tensor *cudnnTensorDescriptor_t;
+
+struct us_cudnn_convolution {
+    int spatial_dims, mode, math_type, groups, compute_type;
+    int padding[US_CUDNN_MAX_DIMS], stride[US_CUDNN_MAX_DIMS], dilation[US_CUDNN_MAX_DIMS];
+};
+
 /* The payload of a US_DEFINITION_DNN under construction. Zero-initialise it. */
 struct us_dnn_graph {
     struct us_dnn_operation *operations;
@@ -166,5 +180,22 @@ uint32_t us_dnn_define(const struct us_dnn_graph *graph);
 void us_dnn_free(struct us_dnn_graph *graph);
 /* Bytes between the first and behind the last element of a tensor; 0 when it has none. */
 size_t us_dnn_tensor_bytes(const struct us_dnn_tensor *tensor);
+
+/* One tensor of an operation that an older function executes; `result` is its memory when the
+   operation writes it. */
+struct us_dnn_operand {
+    int attribute;
+    const struct us_cudnn_tensor *tensor;
+    const void *result;
+};
+
+/* Records one operation of an older function; `convolution` may be NULL. */
+cudnnStatus_t us_dnn_record(struct us_record *record, cudnnHandle_t handle, int type, int mode,
+                            const struct us_cudnn_convolution *convolution,
+                            const struct us_dnn_operand *operands, size_t count);
+
+#define US_OPERANDS(...)                                                                           \
+    (const struct us_dnn_operand[]){__VA_ARGS__},                                                  \
+        sizeof((const struct us_dnn_operand[]){__VA_ARGS__}) / sizeof(struct us_dnn_operand)
 
 #endif

@@ -24,6 +24,25 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(
     cudnnHandle_t, int, const void *, const void *, cudnnTensorDescriptor_t, const void *,
     cudnnTensorDescriptor_t, void *, cudnnTensorDescriptor_t, const void *, const void *,
     const void *, const void *, double);
+typedef struct us_cudnn_rnn *cudnnRNNDescriptor_t;
+typedef struct us_cudnn_rnn_data *cudnnRNNDataDescriptor_t;
+cudnnStatus_t cudnnCreateRNNDescriptor(cudnnRNNDescriptor_t *);
+cudnnStatus_t cudnnDestroyRNNDescriptor(cudnnRNNDescriptor_t);
+cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t, int, int, int, int, int, int, int, int,
+                                       int32_t, int32_t, int32_t, int32_t, const void *, uint32_t);
+cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t *);
+cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t);
+cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t, int, int, int, int, int,
+                                        const int *, void *);
+cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t, cudnnRNNDescriptor_t, size_t *);
+cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t, int32_t, size_t,
+                                      const void *, int32_t, cudnnTensorDescriptor_t, void **,
+                                      cudnnTensorDescriptor_t, void **);
+cudnnStatus_t cudnnRNNForward(cudnnHandle_t, cudnnRNNDescriptor_t, int, const int32_t *,
+                              cudnnRNNDataDescriptor_t, const void *, cudnnRNNDataDescriptor_t,
+                              void *, cudnnTensorDescriptor_t, const void *, void *,
+                              cudnnTensorDescriptor_t, const void *, void *, size_t, const void *,
+                              size_t, void *, size_t, void *);
 cudaError_t cudaMalloc(void **, size_t);
 cudaError_t cudaFree(void *);
 cudaError_t cudaMemcpy(void *, const void *, size_t, int);
@@ -240,17 +259,73 @@ static void older_functions(cudnnHandle_t handle, float *output) {
     CHECK(cudnnDestroyTensorDescriptor(x) == 0 && cudnnDestroyTensorDescriptor(scale) == 0);
 }
 
+/* An LSTM of two layers and two directions: its parts tile the weight space without a gap. */
+static void recurrent(cudnnHandle_t handle, float *output) {
+    enum { INPUT = 8, HIDDEN = 16, LAYERS = 2, MATRICES = 8 };
+    cudnnRNNDescriptor_t rnn;
+    cudnnRNNDataDescriptor_t x, y;
+    cudnnTensorDescriptor_t matrix, bias;
+    size_t bytes = 0, seen = 0;
+    CHECK(cudnnCreateRNNDescriptor(&rnn) == 0);
+    CHECK(cudnnGetRNNWeightSpaceSize(handle, rnn, &bytes) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnSetRNNDescriptor_v8(rnn, 0, 9, 2, 1, 0, 0, 0, 0, INPUT, HIDDEN, HIDDEN, LAYERS,
+                                   NULL, 0) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnSetRNNDescriptor_v8(rnn, 0, 2, 2, 1, 0, 0, 0, 0, INPUT, HIDDEN, HIDDEN, LAYERS,
+                                   NULL, 0) == 0);
+    CHECK(cudnnGetRNNWeightSpaceSize(handle, rnn, &bytes) == 0);
+    CHECK(cudnnCreateTensorDescriptor(&matrix) == 0 && cudnnCreateTensorDescriptor(&bias) == 0);
+    char *weights = (char *)output, *next_matrix = weights;
+    for (int layer = 0; layer < 2 * LAYERS; layer++) {
+        for (int id = 0; id < MATRICES; id++) {
+            void *at_matrix, *at_bias;
+            int dims[8], count;
+            CHECK(cudnnGetRNNWeightParams(handle, rnn, layer, bytes, weights, id, matrix,
+                                          &at_matrix, bias, &at_bias) == 0);
+            CHECK(at_matrix == next_matrix && (char *)at_bias < weights + bytes);
+            CHECK(cudnnGetTensorNdDescriptor(matrix, 8, NULL, &count, dims, NULL) == 0);
+            int columns = id >= 4 ? HIDDEN : layer < 2 ? INPUT : 2 * HIDDEN;
+            CHECK(count == 3 && dims[0] == 1 && dims[1] == HIDDEN && dims[2] == columns);
+            next_matrix += 4 * HIDDEN * columns;
+            seen += (size_t)(4 * HIDDEN * (columns + 1));
+        }
+    }
+    CHECK(seen == bytes);
+    CHECK(cudnnGetRNNWeightParams(handle, rnn, 4, bytes, weights, 0, matrix, NULL, bias, NULL) ==
+          CUDNN_STATUS_BAD_PARAM);
+
+    CHECK(cudnnCreateRNNDataDescriptor(&x) == 0 && cudnnCreateRNNDataDescriptor(&y) == 0);
+    CHECK(cudnnSetRNNDataDescriptor(x, 0, 0, 0, 2, INPUT, NULL, NULL) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnSetRNNDataDescriptor(x, 0, 0, 5, 2, INPUT, NULL, NULL) == 0);
+    CHECK(cudnnSetRNNDataDescriptor(y, 0, 0, 5, 2, 2 * HIDDEN, NULL, NULL) == 0);
+    CHECK(cudnnRNNForward(handle, rnn, 1, NULL, x, output, y, output, NULL, NULL, NULL, NULL, NULL,
+                          NULL, bytes, weights, 0, NULL, 0, NULL) == 0);
+    struct us_record record = last_of(US_API_DNN);
+    char *payload = definition_of(US_DEFINITION_DNN, record.definition, NULL);
+    struct us_dnn_operation operation;
+    struct us_dnn_tensor tensors[3];
+    memcpy(&operation, payload + sizeof(struct us_dnn), sizeof operation);
+    memcpy(tensors, payload + sizeof(struct us_dnn) + sizeof operation, sizeof tensors);
+    free(payload);
+    CHECK(operation.type == US_DNN_RNN_FORWARD && operation.mode == 2);
+    CHECK(tensors[0].dims[0] == 5 && tensors[1].dims[2] == 2 * HIDDEN);
+    CHECK((size_t)tensors[2].dims[0] * 4 == bytes);
+    CHECK(cudnnDestroyRNNDataDescriptor(x) == 0 && cudnnDestroyRNNDataDescriptor(y) == 0);
+    CHECK(cudnnDestroyTensorDescriptor(matrix) == 0 && cudnnDestroyTensorDescriptor(bias) == 0);
+    CHECK(cudnnDestroyRNNDescriptor(rnn) == 0);
+}
+
 int main(void) {
     open_trace();
     cudnnHandle_t handle;
     float *output;
     CHECK(cudnnCreate(NULL) == CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
-    CHECK(cudnnCreate(&handle) == 0 && cudaMalloc((void **)&output, 4096) == 0);
+    CHECK(cudnnCreate(&handle) == 0 && cudaMalloc((void **)&output, 1 << 16) == 0);
     CHECK(cudnnGetVersion() == US_CUDNN_VERSION);
     CHECK(strcmp(cudnnGetErrorString(3000), "CUDNN_STATUS_NOT_SUPPORTED") == 0);
     descriptor_errors();
     graph_api(handle, output);
     older_functions(handle, output);
+    recurrent(handle, output);
     CHECK(cudaFree(output) == 0 && cudnnDestroy(handle) == 0);
     close_trace();
     return 0;

@@ -176,6 +176,15 @@ def test_batch_norm(cases: Cases) -> None:
     assert [family for family, _, _ in graphs] == ["normalization", "normalization"]
 
 
+def test_recurrent_network(cases: Cases) -> None:
+    """One record for the forward and two for the backward, with all weights."""
+    graphs = [cases.trace.dnns[number] for number in cases.definitions("lstm", Api.DNN)]
+    assert [graph.operations[0].type for graph in graphs] == [1001, 1002, 1003]
+    for graph in graphs:
+        weights = 4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2)
+        assert [tensor.dims for tensor in graph.tensors] == [(5, 4, 16), (5, 4, 32), (weights,)]
+
+
 @pytest.fixture(scope="module")
 def ranks(interceptor: Path, tmp_path_factory: pytest.TempPathFactory) -> list[RankTrace]:
     folder = tmp_path_factory.mktemp("ddp")
