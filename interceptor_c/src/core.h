@@ -44,6 +44,7 @@ void us_streams_define_all(void);
 bool us_any_capture(void);
 
 /* device.c */
+int us_physical_device_count(void); /* NVML's, which knows no CUDA_VISIBLE_DEVICES */
 int us_max_blocks_per_multiprocessor(void);
 int us_reserved_shared_memory_per_block(void);
 

@@ -25,9 +25,9 @@ static struct us_device device = {
     .shared_memory_per_multiprocessor_bytes = 233472,
     .shared_memory_per_block_optin_bytes = 232448,
 };
-static int device_count = 1;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool is_read; /* spares the call of pthread_once */
+static int physical_count = 1, visible_count;
+static pthread_once_t once = PTHREAD_ONCE_INIT, visible_once = PTHREAD_ONCE_INIT;
+static bool is_read, is_counted; /* spare the call of pthread_once */
 static __thread int current_device;
 
 static void set_key(const char *key, const char *value) {
@@ -71,7 +71,7 @@ static void read_environment(void) {
     const char *count = getenv("UNDERSTUDY_DEVICE_COUNT");
     if (count) {
         long number = strtol(count, NULL, 10);
-        device_count = number < 0 ? 0 : number > US_MAX_DEVICES ? US_MAX_DEVICES : (int)number;
+        physical_count = number < 0 ? 0 : number > US_MAX_DEVICES ? US_MAX_DEVICES : (int)number;
     }
     const char *path = getenv("UNDERSTUDY_DEVICE_FILE");
     if (!path || !*path)
@@ -80,7 +80,7 @@ static void read_environment(void) {
     if (!file) {
         /* A wrong device would give a wrong prediction without a word: show no device at all. */
         fprintf(stderr, "understudy: cannot read UNDERSTUDY_DEVICE_FILE %s: %m\n", path);
-        device_count = 0;
+        physical_count = 0;
         return;
     }
     char line[512];
@@ -110,9 +110,35 @@ const struct us_device *us_device(void) {
     return &device;
 }
 
-int us_device_count(void) {
+int us_physical_device_count(void) {
     ensure_read();
-    return device_count;
+    return physical_count;
+}
+
+/* The list ends at its first entry that is no device (CUDA C++ Programming Guide). Devices are all
+   alike, so only their number matters; an entry that is not a number is a UUID. */
+static void count_visible(void) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    visible_count = us_physical_device_count();
+    if (list) {
+        int count = 0;
+        for (const char *at = list; *at && count < visible_count; count++) {
+            char *end;
+            long index = strtol(at, &end, 10);
+            if (end != at && (index < 0 || index >= visible_count))
+                break;
+            at = strchr(at, ',') ? strchr(at, ',') + 1 : "";
+        }
+        visible_count = count;
+    }
+    __atomic_store_n(&is_counted, true, __ATOMIC_RELEASE);
+}
+
+/* Read at the first use, not with the device: a script may set CUDA_VISIBLE_DEVICES until then. */
+int us_device_count(void) {
+    if (__builtin_expect(!__atomic_load_n(&is_counted, __ATOMIC_ACQUIRE), 0))
+        pthread_once(&visible_once, count_visible);
+    return visible_count;
 }
 
 int us_current_device(void) {

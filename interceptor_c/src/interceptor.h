@@ -80,7 +80,8 @@ struct us_device {
 };
 
 const struct us_device *us_device(void); /* from UNDERSTUDY_DEVICE_FILE, read once; H100 without */
-int us_device_count(void);               /* UNDERSTUDY_DEVICE_COUNT, default 1 */
+/* UNDERSTUDY_DEVICE_COUNT, default 1, as far as CUDA_VISIBLE_DEVICES shows them. */
+int us_device_count(void);
 int us_current_device(void);             /* of the calling thread */
 void us_set_current_device(int device);
 /* The value of a CUdevice_attribute (= cudaDeviceAttr) number; false for an unknown one. */

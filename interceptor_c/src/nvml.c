@@ -16,7 +16,7 @@ static char handles[US_MAX_DEVICES];
 
 static int device_of(const void *handle) {
     ptrdiff_t device = (const char *)handle - handles;
-    return device >= 0 && device < us_device_count() ? (int)device : -1;
+    return device >= 0 && device < us_physical_device_count() ? (int)device : -1;
 }
 
 US_EXPORT int nvmlInit_v2(void) {
@@ -77,17 +77,17 @@ US_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) {
 }
 
 US_EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
-    *count = (unsigned)us_device_count();
+    *count = (unsigned)us_physical_device_count();
     return NVML_SUCCESS;
 }
 
 US_EXPORT int nvmlDeviceGetCount(unsigned *count) {
-    *count = (unsigned)us_device_count();
+    *count = (unsigned)us_physical_device_count();
     return NVML_SUCCESS;
 }
 
 US_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-    if (index >= (unsigned)us_device_count() || !handle)
+    if (index >= (unsigned)us_physical_device_count() || !handle)
         return NVML_ERROR_INVALID_ARGUMENT;
     *handle = &handles[index];
     return NVML_SUCCESS;
@@ -99,7 +99,7 @@ US_EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, void **handle) {
 
 US_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **handle) {
     unsigned domain, bus;
-    if (!id || sscanf(id, "%x:%x:", &domain, &bus) != 2 || !bus || bus > (unsigned)us_device_count())
+    if (!id || sscanf(id, "%x:%x:", &domain, &bus) != 2 || !bus || bus > (unsigned)us_physical_device_count())
         return NVML_ERROR_NOT_FOUND;
     *handle = &handles[bus - 1];
     return NVML_SUCCESS;
@@ -109,7 +109,7 @@ US_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     const char *last = uuid ? strrchr(uuid, '-') : NULL;
     unsigned long long number = 0;
     if (!last || sscanf(last + 1, "%llx", &number) != 1 ||
-        number >= (unsigned long long)us_device_count())
+        number >= (unsigned long long)us_physical_device_count())
         return NVML_ERROR_NOT_FOUND;
     *handle = &handles[number];
     return NVML_SUCCESS;
@@ -145,8 +145,9 @@ US_EXPORT int nvmlDeviceGetMemoryInfo(const void *handle, unsigned long long mem
     int device = device_of(handle);
     if (device < 0 || !memory)
         return NVML_ERROR_INVALID_ARGUMENT;
-    size_t free_bytes, total_bytes;
-    us_memory_info(device, &free_bytes, &total_bytes);
+    size_t free_bytes = us_device()->memory_bytes, total_bytes = free_bytes;
+    if (device < us_device_count())
+        us_memory_info(device, &free_bytes, &total_bytes);
     memory[0] = total_bytes;
     memory[1] = free_bytes;
     memory[2] = total_bytes - free_bytes;

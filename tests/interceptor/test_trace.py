@@ -136,6 +136,30 @@ def test_streams_from_before_the_trace_are_defined(scenario: Scenario, tmp_path:
     assert trace.streams[int(trace.records[0]["stream"])].non_blocking
 
 
+@pytest.mark.parametrize(
+    ("visible", "shown"),
+    [(None, 4), ("0,1", 2), ("3", 1), ("", 0), ("-1", 0), ("1,9,2", 1), ("GPU-a,GPU-b", 2)],
+)
+def test_devices_that_the_environment_shows(
+    scenario: Scenario, tmp_path: Path, visible: str | None, shown: int
+) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    done = scenario("devices", tmp_path, UNDERSTUDY_DEVICE_COUNT="4", **environment)
+    assert done.stdout == f"{shown} {0 if shown else 100}\n"
+
+
+def test_the_device_file_is_the_device(scenario: Scenario, tmp_path: Path) -> None:
+    text = "id=tiny\nname=Tiny GPU\ncompute_capability_major=8\ncompute_capability_minor=6\n"
+    (tmp_path / "device").write_text(text + "memory_bytes=8000000000\nunheard_of=1\n")
+    done = scenario("calls", tmp_path, UNDERSTUDY_DEVICE_FILE=str(tmp_path / "device"))
+    assert done.returncode == 0, done.stderr
+    trace = read_trace(tmp_path / "trace")
+    assert (trace.device, trace.memory_bytes) == ("tiny", 8000000000)
+    assert trace.compute_capability == 86
+    done = scenario("devices", tmp_path, UNDERSTUDY_DEVICE_FILE=str(tmp_path / "absent"))
+    assert done.stdout == "0 100\n" and "cannot read UNDERSTUDY_DEVICE_FILE" in done.stderr
+
+
 def test_an_unwritable_stem_is_an_error(scenario: Scenario, tmp_path: Path) -> None:
     (tmp_path / "trace.records").mkdir()
     done = scenario("calls", tmp_path)
