@@ -1,7 +1,7 @@
 """Pre-training of a GPT-2 style language model, on one GPU or with DDP.
 
     python examples/gpt2.py
-    torchrun --nproc-per-node 8 examples/gpt2.py --batch-size 8
+    torchrun --nproc-per-node 8 examples/gpt2.py
 
 The defaults are GPT-2 124M: 12 layers, 12 heads, width 768, context 1024. Tokens are synthetic.
 """
@@ -137,7 +137,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--n-embd", type=int, default=768)
     parser.add_argument("--vocab-size", type=int, default=50304)
     parser.add_argument("--seq-len", type=int, default=1024)
-    parser.add_argument("--batch-size", type=int, default=8, help="sequences per GPU")
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences per GPU")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of autocast")
     parser.add_argument("--lr", type=float, default=6e-4)
