@@ -69,33 +69,36 @@ uint64_t us_hash(const void *bytes, size_t count) {
     return hash;
 }
 
-/* For interning: four independent lanes of eight bytes, since arguments reach 30 KB. */
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t word_at(const char *at) {
+    uint64_t word;
+    memcpy(&word, at, 8);
+    return word;
+}
+
+/* For interning, in the manner of wyhash: 16 bytes per multiplication in two independent lanes,
+   since arguments reach 30 KB. */
 static uint64_t content_hash(uint32_t kind, const void *payload, size_t bytes) {
+    static const uint64_t k0 = 0xa0761d6478bd642full, k1 = 0xe7037ed1a0b428dbull,
+                          k2 = 0x8ebc6af09c88c6e3ull;
     const char *at = payload;
-    uint64_t lane[4] = {kind + 0x9e3779b97f4a7c15ull, bytes ^ 0xbf58476d1ce4e5b9ull,
-                        0x94d049bb133111ebull, 0x2545f4914f6cdd1dull};
+    uint64_t first = kind ^ k0, second = bytes ^ k1;
     size_t left = bytes;
-    for (; left >= 32; left -= 32, at += 32)
-        for (int i = 0; i < 4; i++) {
-            uint64_t word;
-            memcpy(&word, at + 8 * i, 8);
-            lane[i] = (lane[i] ^ word) * 0x9fb21c651e98df25ull;
-            lane[i] ^= lane[i] >> 29;
-        }
-    for (int i = 0; left; i++) {
-        uint64_t word = 0;
-        size_t part = left < 8 ? left : 8;
-        memcpy(&word, at, part);
-        lane[i & 3] = (lane[i & 3] ^ word) * 0x9fb21c651e98df25ull;
-        lane[i & 3] ^= lane[i & 3] >> 29;
-        at += part;
-        left -= part;
+    for (; left >= 32; left -= 32, at += 32) {
+        first = fold(word_at(at) ^ k0, word_at(at + 8) ^ first);
+        second = fold(word_at(at + 16) ^ k1, word_at(at + 24) ^ second);
     }
-    uint64_t hash = lane[0];
-    for (int i = 1; i < 4; i++) {
-        hash = (hash ^ lane[i]) * 0xd6e8feb86659fd93ull;
-        hash ^= hash >> 32;
+    char tail[32] = {0};
+    if (left) {
+        memcpy(tail, at, left);
+        first = fold(word_at(tail) ^ k0, word_at(tail + 8) ^ first);
+        second = fold(word_at(tail + 16) ^ k1, word_at(tail + 24) ^ second);
     }
+    uint64_t hash = fold(first ^ k2, second ^ k0);
     return hash ? hash : 1;
 }
 
