@@ -106,6 +106,11 @@ def _load(path: Path, kind: type[E]) -> E:
         )
     values: dict[str, Any] = {"aliases": (), "price_usd_per_hour": None} | content
     frozen = {name: _freeze(values[name]) for name in wanted}
+    for name in ("peak_flops", "api_cost_ns"):
+        for key, figure in dict(frozen.get(name, {})).items():
+            if not isinstance(figure, int | float):
+                # YAML reads 5e+15 as text: it wants 5.0e+15.
+                raise UnderstudyError(f"{path}: {name}.{key} is {figure!r}, not a number.")
     if not frozen["sources"]:
         raise UnderstudyError(f"{path}: `sources` is empty; every figure needs one.")
     entry = kind(**frozen)

@@ -22,6 +22,8 @@ FindBlock = Callable[[int], int | None]
 
 _SCANNED_BYTES = 64
 _MAX_DIMS = 25
+#: More than any launch touches or counts.
+_MOST_BYTES = 2.0**44
 #: Capacity of multi_tensor_apply's metadata by depth (PyTorch, MultiTensorApply.cuh, large
 #: kernel arguments): tensors of plain lists, tensors of lists with scalars or step counts, blocks.
 _LIST_TENSORS = (770, 448, 336, 252, 210)
@@ -104,11 +106,17 @@ def decode(launch: Launch) -> Decoded:
         if pattern.search(launch.name):
             try:
                 decoded = decoder(launch)
-            except (struct.error, IndexError, ValueError):
-                decoded = None  # the arguments are shorter than the layout: another build
-            if decoded is not None:
+            except (struct.error, LookupError, ValueError, StopIteration):
+                decoded = None  # the arguments do not have the layout: another build
+            if decoded is not None and _is_sane(decoded):
                 return decoded
     return _generic(launch)
+
+
+def _is_sane(decoded: Decoded) -> bool:
+    """Whether the numbers can be those of a launch; bytes of another layout give any."""
+    values = (*decoded.features.values(), decoded.tensor_bytes)
+    return all(0 <= v <= _MOST_BYTES for v in values)
 
 
 def _result(touched: _Touched, **features: float) -> Decoded:
