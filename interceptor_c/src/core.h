@@ -129,7 +129,8 @@ bool us_kernel_lookup(const char *mangled_name, size_t name_bytes, struct us_ker
 
 /* cubin.c: uncompressed cubins (Triton's). */
 struct us_cubin;
-struct us_cubin *us_cubin_parse(const void *image); /* NULL when it is none */
+/* NULL when the image is none; `bytes` may be SIZE_MAX when not known. */
+struct us_cubin *us_cubin_parse(const void *image, size_t bytes);
 size_t us_cubin_count(const struct us_cubin *cubin);
 const char *us_cubin_kernel(const struct us_cubin *cubin, size_t index, struct us_kernel_info *info);
 void us_cubin_free(struct us_cubin *cubin);

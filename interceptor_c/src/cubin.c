@@ -1,8 +1,8 @@
 /*
  * Reads an uncompressed cubin (an ELF file; Triton loads such) for what launches need: parameter
  * layout, registers, shared memory. The format is not documented by NVIDIA; the offsets are those
- * of understudy/traces/cubin.py. The image comes without a length, so every offset is taken from
- * its headers and bounded by the end that those imply.
+ * of understudy/traces/cubin.py. An image in memory comes without a length; then its headers have to
+ * be believed.
  */
 #include <elf.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "core.h"
 
 #define MAX_KERNELS 4096
-#define MAX_IMAGE_BYTES (1ull << 31)
 
 enum {
     FORMAT_SIZED = 4, /* a u16 size and that many bytes follow */
@@ -35,7 +34,6 @@ struct us_cubin {
 
 struct image {
     const unsigned char *base;
-    uint64_t bytes;
     const Elf64_Shdr *sections;
     unsigned section_count;
     const char *names;
@@ -61,27 +59,25 @@ static const char *section_name(const struct image *image, const Elf64_Shdr *sec
     return memchr(name, 0, image->name_bytes - section->sh_name) ? name : "";
 }
 
-static bool open_image(struct image *image, const void *data) {
+static bool open_image(struct image *image, const void *data, size_t bytes) {
     const Elf64_Ehdr *header = data;
-    if (memcmp(header->e_ident, ELFMAG, SELFMAG) || header->e_ident[EI_CLASS] != ELFCLASS64 ||
-        header->e_shentsize != sizeof(Elf64_Shdr) || header->e_shstrndx >= header->e_shnum ||
-        header->e_shoff > MAX_IMAGE_BYTES || header->e_shoff % 8)
+    if (bytes < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) ||
+        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof(Elf64_Shdr) ||
+        header->e_shstrndx >= header->e_shnum || header->e_shoff % 8 || header->e_shoff > bytes ||
+        (bytes - header->e_shoff) / sizeof(Elf64_Shdr) < header->e_shnum)
         return false;
     image->base = data;
     image->section_count = header->e_shnum;
     image->sections = (const void *)(image->base + header->e_shoff);
-    image->bytes = header->e_shoff + (uint64_t)header->e_shnum * sizeof(Elf64_Shdr);
     for (unsigned i = 0; i < image->section_count; i++) {
         const Elf64_Shdr *section = &image->sections[i];
-        uint64_t bytes = section->sh_type == SHT_NOBITS ? 0 : section->sh_size;
-        if (section->sh_offset > MAX_IMAGE_BYTES || bytes > MAX_IMAGE_BYTES)
+        uint64_t size = section->sh_type == SHT_NOBITS ? 0 : section->sh_size;
+        if (section->sh_offset > bytes || size > bytes - section->sh_offset)
             return false;
-        if (section->sh_offset + bytes > image->bytes)
-            image->bytes = section->sh_offset + bytes;
     }
     const Elf64_Shdr *names = &image->sections[header->e_shstrndx];
     image->names = (const char *)image->base + names->sh_offset;
-    image->name_bytes = names->sh_size;
+    image->name_bytes = names->sh_type == SHT_NOBITS ? 0 : names->sh_size;
     return true;
 }
 
@@ -91,6 +87,8 @@ typedef void on_attribute(void *state, unsigned attribute, const unsigned char *
 
 static void read_attributes(const struct image *image, const Elf64_Shdr *section,
                             on_attribute *callback, void *state) {
+    if (section->sh_type == SHT_NOBITS)
+        return;
     const unsigned char *at = image->base + section->sh_offset, *end = at + section->sh_size;
     while (end - at >= 4) {
         unsigned format = at[0], attribute = at[1], bytes = u16(at + 2);
@@ -143,10 +141,10 @@ struct register_state {
 static void on_register_attribute(void *state, unsigned attribute, const unsigned char *value,
                                   unsigned bytes) {
     struct register_state *s = state;
-    if (attribute != ATTRIBUTE_REGISTERS || bytes < 8 || !s->symbols)
+    if (attribute != ATTRIBUTE_REGISTERS || bytes < 8)
         return;
     uint64_t index = u32(value);
-    if ((index + 1) * sizeof(Elf64_Sym) > s->symbols->sh_size)
+    if (index >= s->symbols->sh_size / sizeof(Elf64_Sym))
         return;
     Elf64_Sym symbol;
     memcpy(&symbol, s->image->base + s->symbols->sh_offset + index * sizeof symbol, sizeof symbol);
@@ -158,10 +156,10 @@ static void on_register_attribute(void *state, unsigned attribute, const unsigne
             s->cubin->kernels[i].info.registers = u32(value + 4);
 }
 
-struct us_cubin *us_cubin_parse(const void *data) {
+struct us_cubin *us_cubin_parse(const void *data, size_t bytes) {
     static const char prefix[] = ".nv.info.";
     struct image image;
-    if (!open_image(&image, data))
+    if (!open_image(&image, data, bytes))
         return NULL;
     size_t count = 0;
     for (unsigned i = 0; i < image.section_count; i++)
@@ -190,7 +188,7 @@ struct us_cubin *us_cubin_parse(const void *data) {
     for (unsigned i = 0; i < image.section_count; i++) {
         const Elf64_Shdr *section = &image.sections[i];
         const char *name = section_name(&image, section);
-        if (!strcmp(name, ".nv.info"))
+        if (!strcmp(name, ".nv.info") && registers.symbols)
             read_attributes(&image, section, on_register_attribute, &registers);
         for (size_t k = 0; k < cubin->count && !strncmp(name, ".nv.shared.", 11); k++)
             if (!strcmp(cubin->kernels[k].name, name + 11))

@@ -246,13 +246,13 @@ static struct CUmod_st *module_of(CUmodule module) {
     return us_slab_holds(&modules, module) && module->magic == MODULE_MAGIC ? module : NULL;
 }
 
-static CUresult module_load(CUmodule *out, const void *image) {
+static CUresult module_load(CUmodule *out, const void *image, size_t bytes) {
     if (!out || !image)
         return CUDA_ERROR_INVALID_VALUE;
     struct CUmod_st *module = us_slab_take(&modules);
     if (!module)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    module->cubin = us_cubin_parse(image);
+    module->cubin = us_cubin_parse(image, bytes);
     module->magic = MODULE_MAGIC;
     *out = module;
     return CUDA_SUCCESS;
@@ -289,17 +289,17 @@ static CUresult module_function(cudaFunction_t *out, CUmodule handle, const char
 }
 
 US_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    return module_load(module, image);
+    return module_load(module, image, SIZE_MAX);
 }
 
 US_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned options,
                                       int *names, void **values) {
     (void)options, (void)names, (void)values;
-    return module_load(module, image);
+    return module_load(module, image, SIZE_MAX);
 }
 
 US_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    return module_load(module, image);
+    return module_load(module, image, SIZE_MAX);
 }
 
 US_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
@@ -310,13 +310,13 @@ US_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
             close(fd);
         return CUDA_ERROR_FILE_NOT_FOUND;
     }
-    /* One zeroed page more: the parser may read a header of an image shorter than one. */
     size_t bytes = (size_t)status.st_size;
-    char *image = calloc(1, bytes + 4096);
-    ssize_t got = image ? read(fd, image, bytes) : -1;
+    void *image = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
-    CUresult result = got == (ssize_t)bytes ? module_load(module, image) : CUDA_ERROR_FILE_NOT_FOUND;
-    free(image);
+    if (image == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = module_load(module, image, bytes);
+    munmap(image, bytes);
     return result;
 }
 
@@ -324,7 +324,7 @@ US_EXPORT CUresult cuModuleUnload(CUmodule handle) {
     struct CUmod_st *module = module_of(handle);
     if (!module)
         return CUDA_ERROR_INVALID_HANDLE;
-    /* Functions stay: their handles and names may still be in use by the trace. */
+    /* Functions stay, and the parameters in the cubin with them: launches may still be coming. */
     free(module->functions);
     us_slab_give(&modules, module);
     return CUDA_SUCCESS;
@@ -347,7 +347,7 @@ US_EXPORT CUresult cuLibraryLoadData(cudaLibrary_t *library, const void *code, i
                                      unsigned library_count) {
     (void)options, (void)option_values, (void)option_count, (void)library_options;
     (void)library_values, (void)library_count;
-    return module_load((CUmodule *)library, code);
+    return module_load((CUmodule *)library, code, SIZE_MAX);
 }
 
 US_EXPORT CUresult cuLibraryUnload(cudaLibrary_t library) {
@@ -372,7 +372,7 @@ US_EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *co
                                           unsigned library_count) {
     (void)options, (void)option_values, (void)option_count, (void)library_options;
     (void)library_values, (void)library_count;
-    return us_error(module_load((CUmodule *)library, code));
+    return us_error(module_load((CUmodule *)library, code, SIZE_MAX));
 }
 
 US_EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library) {

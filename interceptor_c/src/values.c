@@ -141,8 +141,13 @@ void us_values_fill(const void *device_pointer, const void *pattern, size_t patt
     for (size_t i = 0; i < pattern_bytes && zero; i++)
         zero = ((const unsigned char *)pattern)[i] == 0;
     unsigned char *data = !zero && size <= US_VALUE_MAX_BYTES ? malloc(size) : NULL;
-    for (size_t i = 0; data && i < size; i++)
-        data[i] = ((const unsigned char *)pattern)[i % pattern_bytes];
+    size_t filled = pattern_bytes < size ? pattern_bytes : size;
+    if (data)
+        memcpy(data, pattern, filled);
+    for (size_t part; data && filled < size; filled += part) {
+        part = filled < size - filled ? filled : size - filled; /* whole patterns, or the rest */
+        memcpy(data + filled, data, part);
+    }
     us_lock_take(&lock);
     if (data)
         define((uintptr_t)device_pointer, size, data);

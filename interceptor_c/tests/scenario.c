@@ -83,6 +83,37 @@ static void forked(void) {
     launch(1, 3, NULL);
 }
 
+CUresult cuModuleLoad(CUmodule *module, const char *path);
+CUresult cuModuleGetFunction(cudaFunction_t *function, CUmodule module, const char *name);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuFuncGetAttribute(int *value, int attribute, cudaFunction_t function);
+CUresult cuFuncGetParamInfo(cudaFunction_t function, size_t index, size_t *offset, size_t *bytes);
+
+/* Loads cubin files one after the other and prints what is known of kernel `name`, or the error. */
+static void modules(const char *name, char **paths, int count) {
+    for (int i = 0; i < count; i++) {
+        CUmodule module;
+        cudaFunction_t function;
+        CUresult code = cuModuleLoad(&module, paths[i]);
+        if (!code)
+            code = cuModuleGetFunction(&function, module, name);
+        if (code) {
+            printf("error %d\n", code);
+            continue;
+        }
+        int registers = 0, shared = 0, most = 0;
+        CHECK(cuFuncGetAttribute(&most, 0, function) == 0);
+        CHECK(cuFuncGetAttribute(&shared, 1, function) == 0);
+        CHECK(cuFuncGetAttribute(&registers, 4, function) == 0);
+        printf("registers %d shared %d threads %d parameters", registers, shared, most);
+        size_t offset, bytes;
+        for (size_t p = 0; p < 8 && !cuFuncGetParamInfo(function, p, &offset, &bytes); p++)
+            printf(" %zu+%zu", offset, bytes);
+        printf("\n");
+        CHECK(cuModuleUnload(module) == 0);
+    }
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
     const char *name = argv[1];
@@ -101,6 +132,11 @@ int main(int argc, char **argv) {
         int count = -1;
         cudaError_t code = cudaGetDeviceCount(&count);
         printf("%d %d\n", count, code);
+        return 0;
+    }
+    if (!strcmp(name, "modules")) { /* kernel name, cubin files */
+        CHECK(argc >= 5);
+        modules(argv[3], argv + 4, argc - 4);
         return 0;
     }
     if (!strcmp(name, "untraced")) {

@@ -3,6 +3,7 @@ crashes, full disks."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import signal
 import subprocess
@@ -194,6 +195,63 @@ def test_a_damaged_kernel_table_is_named_and_launches_are_recorded(
     launch = trace.launches[int(trace.records[0]["definition"])]
     assert launch.arguments == b"" and launch.grid == (9, 1, 1)
     assert trace.kernels[launch.kernel].registers == 0
+
+
+PTX = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry scale(.param .u64 out, .param .u32 n, .param .f64 factor)
+.maxntid 256, 1, 1
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    .shared .align 4 .b8 tile[512];
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [n];
+    st.shared.u32 [tile], %r1;
+    ld.shared.u32 %r2, [tile];
+    st.global.u32 [%rd1], %r2;
+    ret;
+}
+"""
+
+
+def test_cubins_that_the_driver_loads(scenario: Scenario, tmp_path: Path) -> None:
+    """As Triton's launcher does: parameters, registers and shared memory come from the file itself.
+    A damaged file is an error or an unknown kernel, never a crash."""
+    triton = importlib.util.find_spec("triton")
+    if triton is None or triton.origin is None:
+        pytest.skip("Triton, which brings the assembler of this test, is not installed")
+    assembler = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    (tmp_path / "scale.ptx").write_text(PTX)
+    whole = tmp_path / "scale.cubin"
+    subprocess.run(
+        [str(assembler), "-arch=sm_90", str(tmp_path / "scale.ptx"), "-o", str(whole)], check=True
+    )
+    data = whole.read_bytes()
+    rng = np.random.default_rng(7)
+    damaged = []
+    for index in range(120):
+        broken = np.frombuffer(data, np.uint8).copy()
+        if index < 40:
+            broken = broken[: int(rng.integers(1, len(data)))]
+        else:
+            places = rng.integers(0, len(data), 20)
+            broken[places] = rng.integers(0, 256, 20)
+        damaged.append(tmp_path / f"damaged{index}.cubin")
+        damaged[-1].write_bytes(broken.tobytes())
+    paths = [str(path) for path in (whole, *damaged, tmp_path / "absent.cubin")]
+    # Handles live outside the heap, where the leak checker does not look.
+    done = scenario("modules", tmp_path, "scale", *paths, ASAN_OPTIONS="detect_leaks=0")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(paths)
+    found = re.fullmatch(
+        r"registers (\d+) shared (\d+) threads 256 parameters 0\+8 8\+4 16\+8", lines[0]
+    )
+    assert found and int(found[1]) >= 4 and int(found[2]) >= 512
+    assert lines[-1] == "error 301"
 
 
 def test_a_parent_that_dies_takes_its_rank_along(programs: Path, tmp_path: Path) -> None:
