@@ -5,8 +5,10 @@ Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the job does not fit into
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 _DOES_NOT_FIT = 3
 _FAILED = 1
+
+#: A disk with less free space is full; what fails then fails for that reason.
+_FULL_BYTES = 256 * 1024
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _device = click.option("--device", metavar="DEVICE", help="Only this device (id or alias).")
@@ -58,7 +63,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(_describe(error), _FAILED)
     except Exception as error:  # noqa: BLE001 - the last net: a message instead of a traceback
-        return _fail(f"internal error: {error!r}; details in {_keep_traceback()}", _FAILED)
+        return _fail(_explain(error), _FAILED)
     except BaseException as error:
         # Dagster's interrupt, which is no KeyboardInterrupt; named to spare the import of Dagster.
         if type(error).__name__ == "DagsterExecutionInterruptedError":
@@ -73,16 +78,30 @@ def _fail(message: str, code: int) -> int:
 
 
 def _describe(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return _full_disk(error.filename)
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 
 
-def _keep_traceback() -> Path:
+def _full_disk(path: str | None = None) -> str:
     from understudy.home import home
 
+    return (
+        f"{path or home()}: the disk is full; free space there, or set UNDERSTUDY_HOME to a "
+        "larger disk"
+    )
+
+
+def _explain(error: Exception) -> str:
+    """Of an error that nobody expected: the full disk behind it, or where its traceback is."""
+    from understudy.home import home
+
+    if shutil.disk_usage(home()).free < _FULL_BYTES:
+        return _full_disk()
     path = home() / "failure.log"
     path.write_text(traceback.format_exc())
-    return path
+    return f"internal error: {error!r}; details in {path}"
 
 
 def _version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -39,20 +39,20 @@ class Listener(logging.Handler):
 
     def __init__(self, bar: Any, task: Any, title: str) -> None:
         super().__init__(logging.DEBUG)
-        self._bar, self._task, self._stage = bar, task, ""
-        self.title = title
+        self._bar, self._task, self.title = bar, task, title
 
     def emit(self, record: logging.LogRecord) -> None:
         meta = getattr(record, "dagster_meta", {})
         event = meta.get("dagster_event")
-        if event is not None:
-            if event.event_type_value != "STEP_START":
-                return
-            self._stage, message = _STAGES.get(event.step_key, event.step_key), ""
+        if event is None:
+            message = str(meta.get("orig_message", "")).split("\n")[0]
+        elif event.event_type_value == "STEP_START":
+            message = _STAGES.get(event.step_key or "", "")
         else:
-            message = str(meta.get("orig_message", ""))
-        detail = f": {message.splitlines()[0]}" if message else ""
-        self._bar.update(self._task, description=f"{self.title}  {self._stage}{detail}")
+            return
+        # What Dagster says of its own pipe is of no interest.
+        if not message.startswith("[pipes]"):
+            self._bar.update(self._task, description=f"{self.title}  {message}")
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -191,7 +191,8 @@ def test_unfit_job_was_measured(understudy: Call, script: Path) -> None:
     [
         (UnderstudyError("rank 3 failed"), 1, "rank 3 failed"),
         (KeyboardInterrupt(), 1, "interrupted"),
-        (OSError(28, "No space left on device", "/x"), 1, "/x: No space left on device"),
+        (OSError(28, "No space left on device", "/x"), 1, "/x: the disk is full"),
+        (OSError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
         (ValueError("odd"), 1, "internal error: ValueError('odd'); details in "),
     ],
 )
