@@ -41,8 +41,8 @@ def job_of(folder: Path, text: str, nproc_per_node: int = 1, **more: object) -> 
     """The job of a script with this text."""
     script = folder / "train.py"
     script.write_text(textwrap.dedent(text))
-    launch = Launch(nproc_per_node=nproc_per_node)
-    spec = jobs.ad_hoc_job(str(script), ("--flag", "a b"), launch=launch, working_dir=folder)
+    spec = jobs.ad_hoc_job(str(script), ("--flag", "a b"), working_dir=folder)
+    more.setdefault("launch", Launch(nproc_per_node=nproc_per_node))
     return dataclasses.replace(spec, **more)  # pyright: ignore[reportArgumentType]
 
 
@@ -223,17 +223,13 @@ def test_one_failing_rank_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(
         UnderstudyError, match=r"rank 1 of .*train\.py exited with code 3"
     ) as caught:
-        emulated(job_of(tmp_path, text, nproc_per_node=2), tmp_path)
+        # On two nodes: each has a torchrun of its own.
+        emulated(job_of(tmp_path, text, launch=Launch(nnodes=2)), tmp_path)
     assert "my last words" in str(caught.value)
     assert processes_of(tmp_path) == []
 
 
-def test_a_script_that_uses_no_gpu(tmp_path: Path) -> None:
-    with pytest.raises(UnderstudyError, match="no rank launched a kernel"):
-        emulated(job_of(tmp_path, "print('hello')"), tmp_path)
-
-
-def test_a_user_s_own_sitecustomize_runs(tmp_path: Path) -> None:
+def test_a_script_that_uses_no_gpu_and_a_sitecustomize_of_the_user(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text("import builtins; builtins.own = __name__")
@@ -301,7 +297,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, small_disk: Path) -> Non
     """
     spec = job_of(tmp_path, text)
     with pytest.raises(UnderstudyError, match=r"disk is full") as caught:
-        emulate(spec, DEVICE, log_path=tmp_path / "log", traces_dir=small_disk / "traces")
+        emulate(spec, DEVICE, log_path=small_disk / "log", traces_dir=small_disk / "traces")
     assert str(small_disk) in str(caught.value)
     assert "Traceback" not in str(caught.value)
     np.testing.assert_equal(processes_of(tmp_path), [])

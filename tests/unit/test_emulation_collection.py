@@ -10,6 +10,7 @@ import pytest
 from tests.unit.trace_writer import TraceWriter
 from understudy.emulation.collection import Collected, OutOfMemory, collect
 from understudy.errors import UnderstudyError
+from understudy.traces import interceptor as fmt
 from understudy.traces.interceptor import Api, RankTrace, read_trace
 from warehouse import schemas
 
@@ -225,6 +226,14 @@ def test_a_free_by_the_watchdog_counts_at_the_end_of_the_iteration(tmp_path: Pat
     early, late = timeline(1, tmp_path / "1"), timeline(3, tmp_path / "3")
     assert rows(early, "iteration", "change_bytes") == [(1, 512), (1, -512)]
     assert early.equals(late)
+
+
+def test_functions_that_are_not_emulated_are_named(tmp_path: Path) -> None:
+    writer = steady(6)
+    text = writer.define(fmt.TEXT, b"cusolverDnXgetrf")
+    writer.record(Api.UNSUPPORTED, definition=text)
+    (warning,) = collected([writer], tmp_path).warnings
+    assert "cusolverDnXgetrf" in warning
 
 
 def test_tables_have_the_columns_of_the_warehouse(tmp_path: Path) -> None:

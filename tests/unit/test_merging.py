@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.job_tables import (
@@ -247,7 +247,7 @@ def test_communicator_that_no_rank_knows_is_an_error() -> None:
 # --- at size -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([8, 16, 24]), min_size=1, max_size=8),
     st.integers(2, 4),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.job_tables import ADD, GEMM, collective, device, emulated, host_wait, wait
@@ -284,7 +284,7 @@ def test_errors_of_families_are_independent() -> None:
 # --- invariants --------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.integers(0, 50), st.integers(0, 20), st.booleans()), min_size=1, max_size=12
@@ -312,7 +312,7 @@ def test_nothing_covers_nothing() -> None:
     assert covered(np.zeros(0, np.int64), np.zeros(0, np.int64)) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from(["gemm", "add", "reduce"]), min_size=1, max_size=10),
     st.lists(st.integers(0, 5_000_000), min_size=3, max_size=3),

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import UnderstudyError
@@ -501,7 +501,7 @@ def same(one: Sequence[Timeline], two: Sequence[Timeline]) -> bool:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_engine_agrees_with_the_oracle_on_times_and_deadlocks(job: World) -> None:
     expected = relaxed(job)
@@ -512,7 +512,7 @@ def test_engine_agrees_with_the_oracle_on_times_and_deadlocks(job: World) -> Non
         assert same(replay(job), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.data())
 def test_longer_ops_end_nothing_earlier(job: World, data: st.DataObject) -> None:
     before = replayed(job)
@@ -529,7 +529,7 @@ def test_longer_ops_end_nothing_earlier(job: World, data: st.DataObject) -> None
         assert (b.start_ns >= a.start_ns).all() and (b.end_ns >= a.end_ns).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_streams_never_overlap_and_joins_end_together(job: World) -> None:
     timelines = replayed(job)
@@ -565,7 +565,7 @@ class AnyOrder(list[Any]):
         return super().pop(self.random.randrange(len(self)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.lists(st.integers(0, 1), min_size=3, max_size=3), st.data())
 def test_network_cards_do_not_depend_on_the_order_of_work(
     job: World, nodes: list[int], data: st.DataObject
@@ -582,7 +582,7 @@ def test_network_cards_do_not_depend_on_the_order_of_work(
     assert same(other.run(), expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_of_ranks_does_not_matter(job: World, random: Random) -> None:
     timelines = replayed(job)

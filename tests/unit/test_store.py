@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import UnderstudyError, UsageError
@@ -210,7 +210,9 @@ def test_unreadable_file_is_an_error() -> None:
     store.write_tables("simulation", simulation(), DEVICE, "gpt2")
     path = store.table_path("simulation", "predicted_kernels", DEVICE, "gpt2")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UnderstudyError, match=r"cannot read .*predicted_kernels\.parquet: .*materialize"):
+    with pytest.raises(
+        UnderstudyError, match=r"cannot read .*predicted_kernels\.parquet: .*materialize"
+    ):
         store.read_table("simulation", "predicted_kernels", DEVICE, "gpt2")
 
 
@@ -484,7 +486,7 @@ ENCODINGS: list[Callable[[pa.Table], pa.Table]] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows, rows, st.sampled_from(ENCODINGS), st.sampled_from(ENCODINGS))
 def test_hashes_are_equal_exactly_when_the_values_are(
     one: list[dict[str, Any]],

@@ -114,6 +114,17 @@ def _columns(lowered: LoweredRank) -> _Columns:
     )
 
 
+def _unsupported(traces: Sequence[RankTrace]) -> list[str]:
+    """A warning that names the functions that the interceptor answers with 'not supported'."""
+    called = set()
+    for trace in traces:
+        calls = trace.records["definition"][trace.records["api"] == Api.UNSUPPORTED]
+        called |= {trace.texts[text] for text in np.unique(calls).tolist()}
+    if not called:
+        return []
+    return [f"not emulated, so missing in the prediction: {', '.join(sorted(called))}"]
+
+
 def _marks(trace: RankTrace) -> int:
     return int((trace.records["api"] == Api.ITERATION).sum())
 
@@ -375,7 +386,7 @@ def collect(
 
     Raises UnderstudyError when no rank used the device, or communicators lack members.
     """
-    warnings: list[str] = []
+    warnings = _unsupported(traces)
     resolved = resolve_communicators(traces, complete=not out_of_memory)
     programs: list[_Program] = []
     marks = [_marks(trace) for trace in traces]

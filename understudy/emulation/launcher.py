@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -80,13 +81,30 @@ def emulate(
     after every process has been ended.
     """
     device = catalog.device(device) if isinstance(device, str) else device
+    try:
+        return _emulate(job, device, log_path, traces_dir, progress or _no_progress)
+    except OSError as error:
+        where = error.filename or traces_dir
+        hint = "; free space there, or set UNDERSTUDY_HOME to a larger disk"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise UnderstudyError(
+            f"{where}: {error.strerror or error}{hint if full else ''}"
+        ) from error
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    """For callers that do not ask."""
+
+
+def _emulate(
+    job: JobSpec, device: Device, log_path: Path, traces_dir: Path, report: Progress
+) -> Emulation:
     if job.script is not None and not job.script.is_file():
         raise UsageError(f"{job.script}: there is no such script")
     if not job.working_dir.is_dir():
         raise UsageError(f"{job.working_dir}: there is no such working folder")
     check_interceptor()
     python = probe_python(job.python)
-    report = progress or (lambda what, done, total: None)
     tables = kernel_tables(
         python.torch_lib,
         10 * device.compute_capability_major + device.compute_capability_minor,

@@ -96,8 +96,8 @@ COLLECTIVE_KINDS = (
     "scatter",
 )
 
-#: ncclRedOp_t, by number (nccl.h); higher numbers are user-made pre-multiplied sums.
-REDUCE_OPS = ("sum", "prod", "max", "min", "avg")
+#: ncclRedOp_t, by number (nccl.h); the last is what ncclRedOpCreatePreMulSum makes.
+REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "premul_sum")
 
 #: ncclDataType_t, by number (nccl.h).
 NCCL_DTYPES = (
@@ -500,6 +500,7 @@ DEFINITION_OF_API = {
     Api.RECV: COMMUNICATOR,
     Api.COMMUNICATOR_INIT: COMMUNICATOR,
     Api.COMMUNICATOR_SPLIT: COMMUNICATOR,
+    Api.UNSUPPORTED: TEXT,
 }
 
 
