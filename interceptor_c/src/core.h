@@ -64,6 +64,7 @@ cudaError_t us_host_free(void *pointer);
 cudaError_t us_host_register(void *pointer, size_t bytes);
 cudaError_t us_host_unregister(void *pointer);
 cudaError_t us_managed_alloc(size_t bytes, void **pointer);
+cudaError_t us_managed_free(void *pointer);
 cudaError_t us_pointer_attributes(struct cudaPointerAttributes *attributes, const void *pointer);
 /* The allocation or reservation that holds the pointer; false for none. */
 bool us_allocation_of(const void *pointer, void **base, size_t *bytes);

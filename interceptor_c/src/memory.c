@@ -347,6 +347,14 @@ cudaError_t us_host_free(void *pointer) {
     return error;
 }
 
+cudaError_t us_managed_free(void *pointer) {
+    us_lock_take(&lock);
+    const struct host_range *range = host_range_at(pointer);
+    bool managed = range && range->managed;
+    us_lock_give(&lock);
+    return managed ? us_host_free(pointer) : cudaErrorInvalidValue;
+}
+
 cudaError_t us_host_register(void *pointer, size_t bytes) {
     if (!pointer || !bytes)
         return cudaErrorInvalidValue;

@@ -26,6 +26,8 @@ cudaError_t us_record_malloc(size_t bytes, void **pointer) {
 cudaError_t us_record_free(void *pointer) {
     if (!pointer)
         return cudaSuccess;
+    if (us_pointer_device(pointer) < 0)
+        return us_managed_free(pointer);
     struct us_record record = us_record_begin(US_API_FREE);
     void *base;
     size_t bytes = 0;
@@ -109,11 +111,17 @@ cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, 
         return cudaErrorInvalidResourceHandle;
     if (!bytes)
         return cudaSuccess;
-    if (us_pointer_device(pointer) < 0)
+    struct cudaPointerAttributes attributes;
+    us_pointer_attributes(&attributes, pointer);
+    if (attributes.type == cudaMemoryTypeUnregistered)
         return cudaErrorInvalidValue;
     struct us_record record = us_record_begin(US_API_MEMSET);
-    if (!us_stream_is_capturing(stream))
+    bool runs_now = !us_stream_is_capturing(stream);
+    if (runs_now && attributes.type == cudaMemoryTypeDevice)
         us_values_fill(pointer, &value, element_bytes, bytes);
+    else if (runs_now) /* memory of the host that the device can reach */
+        for (size_t at = 0; at < bytes; at += element_bytes)
+            memcpy((char *)pointer + at, &value, element_bytes);
     record.stream = us_stream_number(stream);
     record.a = (uintptr_t)pointer;
     record.b = value;
@@ -322,9 +330,9 @@ US_EXPORT cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t bytes, cuda
     return us_error(pool_malloc(pointer, bytes, pool->device, stream));
 }
 
-US_EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) {
+static cudaError_t pool_free(void *pointer, cudaStream_t stream) {
     if (!us_stream_is_valid(stream))
-        return us_error(cudaErrorInvalidResourceHandle);
+        return cudaErrorInvalidResourceHandle;
     void *base;
     size_t bytes = 0;
     int device = us_pointer_device(pointer);
@@ -336,7 +344,24 @@ US_EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) {
         *used -= bytes < *used ? bytes : *used;
         us_lock_give(&pool_lock);
     }
-    return us_error(error);
+    return error;
+}
+
+US_EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) {
+    return us_error(pool_free(pointer, stream));
+}
+
+US_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    void *allocated = NULL;
+    if (!pointer || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = pool_malloc(&allocated, bytes, us_current_device(), stream);
+    *pointer = (uintptr_t)allocated;
+    return result;
+}
+
+US_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    return pool_free((void *)(uintptr_t)pointer, stream);
 }
 
 US_EXPORT cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, int attribute, void *value) {

@@ -127,7 +127,10 @@ static void test_values(void) {
     CHECK(read_float(again) == 0);
     CHECK(cudaMemcpy(again, numbers, 4, 17) == cudaErrorInvalidMemcpyDirection);
     CHECK(cudaMemset(numbers, 0, 4) == cudaErrorInvalidValue && cudaGetLastError() != 0);
-    CHECK(cudaFree(again) == 0 && cudaFree(b) == 0);
+    unsigned char *managed;
+    CHECK(cudaMallocManaged((void **)&managed, 100, 1) == 0);
+    CHECK(cudaMemset(managed, 5, 100) == 0 && managed[0] == 5 && managed[99] == 5);
+    CHECK(cudaFree(again) == 0 && cudaFree(b) == 0 && cudaFree(managed) == 0);
 }
 
 /* Many small random writes, fills and copies against a plain array. */
