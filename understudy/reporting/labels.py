@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from understudy.reporting import units
 
+#: Longer names are cut, so that the bytes behind them fit into a line of the text report.
+NAME_WIDTH = 32
+
 _NAMESPACE = re.compile(r"^.*::")
 #: PyTorch's kernels that only apply something else to every element or list of tensors.
 _APPLYING = re.compile(r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel")
@@ -39,7 +42,7 @@ def kernel_label(family: str, name: str, features: Mapping[str, float]) -> str:
         kind = name.removeprefix("nccl ").split(" ")[0]
         return f"{kind} {units.size(sized['size_bytes'])} on {sized['ranks']} ranks"
     moved = f" {units.size(sized['bytes'])}" if sized.get("bytes") else ""
-    return short_name(name) + moved
+    return shortened(short_name(name), NAME_WIDTH) + moved
 
 
 def short_name(name: str) -> str:
