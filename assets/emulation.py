@@ -10,7 +10,7 @@ from assets import tables
 from assets.emulation_process import raise_reported
 from assets.partitions import device_and_job_of
 from understudy.emulation.environment import INTERCEPTOR
-from understudy.home import REPOSITORY
+from understudy.home import REPOSITORY, job_dir
 from understudy.traces.cubin import open_library
 
 
@@ -43,4 +43,6 @@ def emulation(
         extras={"remeasure_host": config.remeasure_host},
     )
     raise_reported(run.get_custom_messages())
-    yield from tables.results("emulation", device.id, job.job)
+    folder = job_dir(job.job) / device.id
+    paths = {name: dg.MetadataValue.path(folder / name) for name in ("emulation.log", "traces")}
+    yield from tables.results("emulation", device.id, job.job, metadata={"ranks": paths})

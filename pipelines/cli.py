@@ -255,21 +255,22 @@ def _print_reports(reports: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 
 def _comparison_row(report: dict[str, Any]) -> dict[str, Any]:
-    def milliseconds(time_ns: int | None) -> float | None:
-        return None if time_ns is None else round(time_ns / 1e6, 3)
-
     throughput, cost = report["throughput"] or {}, report["cost_usd"] or {}
     return {
         "device": report["device"],
-        "fits": "yes" if report["fits"] else "no",
-        "iteration ms": milliseconds(report["iteration_time_ns"]),
-        "low ms": milliseconds(report["low_ns"]),
-        "high ms": milliseconds(report["high_ns"]),
+        "fits": report["fits"],
+        "iteration ms": _milliseconds(report["iteration_time_ns"]),
+        "low ms": _milliseconds(report["low_ns"]),
+        "high ms": _milliseconds(report["high_ns"]),
         "tokens/s": throughput.get("tokens_per_second"),
         "USD/1e9 tokens": cost.get("per_billion_tokens"),
         "peak GiB": round(max(report["peak_memory_bytes"], default=0) / 2**30, 2),
         "hfu": report["hfu"],
     }
+
+
+def _milliseconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else round(time_ns / 1e6, 3)
 
 
 def _print_json(value: Any) -> None:
@@ -320,7 +321,11 @@ def jobs(as_json: bool) -> None:
     elif not rows:
         click.echo("no jobs yet: predict one with `understudy predict`")
     else:
-        click.echo(display.table(tuple(rows[0]), [tuple(row.values()) for row in rows]))
+        shown = [
+            (row["job"], row["device"], row["fits"], _milliseconds(row["iteration_time_ns"]))
+            for row in rows
+        ]
+        click.echo(display.table(("job", "device", "fits", "iteration ms"), shown))
 
 
 @cli.command()

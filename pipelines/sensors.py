@@ -8,7 +8,7 @@ from assets.partitions import JOBS
 from pipelines.automation import AUTOMATION
 from understudy import jobs
 from understudy.errors import UsageError
-from understudy.home import REPOSITORY
+from understudy.home import REPOSITORY, job_dir
 
 
 @dg.sensor(default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=30, target=None)
@@ -21,7 +21,9 @@ def scenarios(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
         except UsageError as error:
             context.log.error(str(error))
             continue
-        if spec.job not in jobs.known_jobs():
+        resolved = job_dir(spec.job) / "job.json"
+        # The command line resolves jobs too, with choices of its own: only newer files count.
+        if not resolved.exists() or resolved.stat().st_mtime < path.stat().st_mtime:
             jobs.save(spec)
         found.append(spec.job)
     new = sorted(set(found) - set(context.instance.get_dynamic_partitions(JOBS.name or "")))

@@ -32,20 +32,15 @@ def answer(query: str) -> tuple[list[str], list[list[Any]]]:
 def job_overview() -> list[dict[str, Any]]:
     """Every known job with each of its predictions, or with none."""
     _, rows = answer(
-        "select job, device, fits, iteration_time_ns / 1e6 from simulated_runtimes order by all"
+        "select job, device, fits, iteration_time_ns from simulated_runtimes order by all"
     )
     predictions: dict[str, list[list[Any]]] = {job: [] for job in jobs.known_jobs()}
     for job, *prediction in rows:
         predictions.setdefault(job, []).append(prediction)
     return [
-        {
-            "job": job,
-            "device": device,
-            "fits": fits,
-            "iteration_time_ms": time_ms,
-        }
+        {"job": job, "device": device, "fits": fits, "iteration_time_ns": time_ns}
         for job, found in sorted(predictions.items())
-        for device, fits, time_ms in found or [(None, None, None)]
+        for device, fits, time_ns in found or [(None, None, None)]
     ]
 
 
