@@ -7,6 +7,7 @@ import errno
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
@@ -266,17 +267,17 @@ def _outcome(
     job: JobSpec, code: int, control_dir: Path, log_path: Path, traces_dir: Path
 ) -> dict[int, OutOfMemory]:
     """The ranks that ran out of memory; raises UnderstudyError when the job failed."""
-    errors = [json.loads(p.read_text()) for p in control_dir.glob("error-*.json")]
-    if code != 0 or errors:
+    errors, ooms = (
+        [json.loads(path.read_text()) for path in control_dir.glob(pattern)]
+        for pattern in ("error-*.json", "oom-*.json")
+    )
+    first_oom_ns = min((oom["time_ns"] for oom in ooms), default=math.inf)
+    # A rank that waits for one that ran out of memory fails after it: that is no error of its own.
+    errors = [error for error in errors if error["time_ns"] < first_oom_ns]
+    if errors or (code != 0 and not ooms):
         _check_disk(traces_dir)
         raise UnderstudyError(_failure(job, code, errors, log_path))
-    return {
-        int(path.stem.removeprefix("oom-")): OutOfMemory(
-            content["iteration"], content["requested_bytes"] or 0
-        )
-        for path in sorted(control_dir.glob("oom-*.json"))
-        for content in [json.loads(path.read_text())]
-    }
+    return {oom["rank"]: OutOfMemory(oom["iteration"], oom["requested_bytes"] or 0) for oom in ooms}
 
 
 def _check_disk(traces_dir: Path) -> None:

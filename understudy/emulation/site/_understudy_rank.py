@@ -172,6 +172,8 @@ class _Rank:
         text = "".join(traceback.format_exception(kind, value, trace))
         if any(re.fullmatch(r"torch\..*OutOfMemoryError", name) for name in names):
             content = {
+                "rank": self.rank,
+                "time_ns": time.time_ns(),
                 "iteration": self.marks,
                 "requested_bytes": _requested_bytes(str(value)),
                 "message": str(value),
