@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.emulation.communicators import CommunicatorMap, resolve_communicators
+from understudy.emulation.gaps import aligned_medians
 from understudy.emulation.lowering import (
     NO_DEPENDENCY,
     NO_SIGNATURE,
@@ -191,19 +192,20 @@ def _program(columns: _Columns, first: int, count: int, span: int) -> _Program:
         gaps = columns.gap_ns[start:end].copy()
         gaps[:1] = 0
         return _Program(columns, start, end, 0, gaps, np.zeros_like(gaps), 0, 1)
+    windows = [slice(*columns.window(first + i, 1)) for i in range(count)]
+    ops = np.column_stack((columns.kind, columns.stream, columns.signature, columns.thread))
+    medians, spreads = aligned_medians(
+        [ops[window] for window in windows], [columns.gap_ns[window] for window in windows]
+    )
     # Of equal iterations the last one: it repeats one that was recorded as well.
-    start, end = columns.window(first + count - span, span)
+    gaps, spread = np.concatenate(medians[-span:]), np.concatenate(spreads[-span:])
+    whole_start, end = columns.window(first + count - span, span)
+    start = whole_start
     if first == 0 and span == count:
         start, end = _from_first_device_op(columns, start, end)
-    if span == count:
-        gaps = columns.gap_ns[start:end].copy()
-        gaps[: int(first == 0)] = 0
-        return _Program(columns, start, end, first, gaps, np.zeros_like(gaps), count, span)
-    samples = np.stack([columns.gap_ns[slice(*columns.window(first + i, 1))] for i in range(count)])
-    gaps = np.rint(np.median(samples, axis=0)).astype(np.int64)
-    low, high = np.percentile(samples, [25, 75], axis=0)
-    spread = np.rint(high - low).astype(np.int64)
-    return _Program(columns, start, end, first + count - 1, gaps, spread, count, span)
+        gaps, spread = gaps[start - whole_start :], spread[start - whole_start :]
+        gaps[:1] = 0
+    return _Program(columns, start, end, first + count - span, gaps, spread, count, span)
 
 
 def _from_first_device_op(columns: _Columns, start: int, end: int) -> tuple[int, int]:
