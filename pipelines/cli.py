@@ -128,7 +128,7 @@ def cli() -> None:
 # --- predictions -----------------------------------------------------------------------------
 
 
-@cli.command(context_settings={"allow_interspersed_args": True})
+@cli.command()
 @click.argument("what", nargs=-1, required=True, metavar="[FILE.yaml | -- SCRIPT ARGS...]")
 @click.option(
     "--device",
@@ -196,11 +196,14 @@ def predict(
     wanted = requests.device_ids(spec)
     if html is not None and len(wanted) > 1:
         raise UsageError("--html writes one report: give one --device with it")
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(f"--html {html}: there is no folder {html.parent}")
     reports = _predict(spec, wanted, remeasure_host)
     if html is not None:
         from understudy import reporting
+        from understudy.home import write_whole
 
-        html.write_text(reporting.html(reports[0]))
+        write_whole(html, reporting.html(reports[0]))
     _print_reports(reports, as_json)
     return 0 if any(report["fits"] for report in reports) else _DOES_NOT_FIT
 

@@ -74,6 +74,7 @@ def test_version_and_help_are_quick() -> None:
         (["JOB", "extra"], ["extra", "args"]),
         (["JOB", "--nnodes", "2"], ["launch"]),
         (["JOB", "--device", DEVICE, "--device", "h200", "--html", "x.html"], ["--html"]),
+        (["JOB", "--device", DEVICE, "--html", "absent/x.html"], ["no folder absent"]),
     ],
 )
 def test_predict_refuses(
