@@ -11,6 +11,7 @@ replaced SONAME is exported. Prints what does not hold and exits 1.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ from update_symbols import (
 #: Exported besides the APIs: the tracer's own functions, and the function of libc10 it stands in
 #: front of.
 OWN_PREFIXES = ("understudy_", "_ZN3c10")
+#: Functions that return a pointer: a stub's status code would be taken for one.
+_RETURNS_POINTER = re.compile(r"(Get(Error|Status|LastError)(String|Name)|_malloc|_ptr)$")
 
 
 def check_tables(symbols: dict[str, str]) -> list[str]:
@@ -45,6 +48,8 @@ def check_tables(symbols: dict[str, str]) -> list[str]:
                 problems.append(f"{where} is said to be implemented but is a stub")
             elif symbol.disposition != "implemented" and kind == "T":
                 problems.append(f"{where} is implemented, the table says {symbol.disposition}")
+            if _RETURNS_POINTER.search(symbol.name) and kind != "T":
+                problems.append(f"{where} returns a pointer and must not be a stub")
             if symbol.disposition == "not_supported" and symbol.code == 0:
                 problems.append(f"{where} is not_supported but returns success")
     for name in sorted(set(symbols) - listed):

@@ -1,0 +1,39 @@
+/* Of libraries that are not supported otherwise: functions whose results are no status codes, so
+   that a generated stub's NOT_SUPPORTED would be taken for a pointer. */
+#include "interceptor.h"
+
+static const char not_supported[] = "not supported under Understudy";
+
+US_EXPORT const char *cusparseGetErrorString(int code) {
+    return code ? not_supported : "success";
+}
+
+US_EXPORT const char *nvrtcGetErrorString(int code) {
+    return code ? not_supported : "NVRTC_SUCCESS";
+}
+
+US_EXPORT int nvrtcVersion(int *major, int *minor) {
+    if (!major || !minor)
+        return 3; /* NVRTC_ERROR_INVALID_INPUT */
+    *major = US_CUDA_VERSION / 1000;
+    *minor = US_CUDA_VERSION % 1000 / 10;
+    return 0;
+}
+
+US_EXPORT void *nvshmem_malloc(size_t bytes) {
+    (void)bytes;
+    us_unsupported("nvshmem_malloc", 0);
+    return NULL;
+}
+
+US_EXPORT void *nvshmem_ptr(const void *pointer, int processor) {
+    (void)pointer, (void)processor;
+    us_unsupported("nvshmem_ptr", 0);
+    return NULL;
+}
+
+US_EXPORT void *nvshmemx_mc_ptr(int team, const void *pointer) {
+    (void)team, (void)pointer;
+    us_unsupported("nvshmemx_mc_ptr", 0);
+    return NULL;
+}
