@@ -228,6 +228,26 @@ def test_a_free_by_the_watchdog_counts_at_the_end_of_the_iteration(tmp_path: Pat
     assert early.equals(late)
 
 
+def test_the_order_of_frees_between_allocations_does_not_matter(tmp_path: Path) -> None:
+    def timeline(order: list[int], folder: Path) -> pa.Table:
+        folder.mkdir()
+        writer = TraceWriter()
+        writer.launch()
+        for i in range(3):
+            writer.record(Api.TENSOR_ALLOC, a=(i + 1) << 20, b=512 * (i + 1))
+        for i in order:
+            writer.record(Api.TENSOR_FREE, a=(i + 1) << 20, b=512 * (i + 1))
+        writer.record(Api.TENSOR_ALLOC, a=5 << 20, b=512)
+        writer.mark(0)
+        writer.record(Api.TENSOR_FREE, a=5 << 20, b=512)
+        writer.mark(1)
+        return collected([writer], folder).tables["memory_timeline"]
+
+    first, second = timeline([0, 1, 2], tmp_path / "1"), timeline([2, 0, 1], tmp_path / "2")
+    assert first.equals(second)
+    assert first["allocated_bytes"].to_pylist() == [512, 1536, 3072, 1536, 512, 0, 512, 0]
+
+
 def test_functions_that_are_not_emulated_are_named(tmp_path: Path) -> None:
     writer = steady(6)
     text = writer.define(fmt.TEXT, b"cusolverDnXgetrf")

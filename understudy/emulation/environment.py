@@ -120,6 +120,8 @@ def job_environment(
         if key not in _DROPPED and not key.startswith(_DROPPED_PREFIXES)
     }
     env.update(job.env)
+    # For the same reason as the supervisor's fixed addresses: sets of strings.
+    env.setdefault("PYTHONHASHSEED", "0")
     preload = str(INTERCEPTOR)
     if python.nvidia_wheels:
         # PyTorch's DT_RPATH finds the wheels before LD_LIBRARY_PATH: only a preload comes earlier.

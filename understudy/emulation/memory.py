@@ -142,7 +142,15 @@ def _order(
                 after = marks[np.searchsorted(marks, allocated_at[pointer]) :]
                 # Behind the last mark the process is ending: nothing is recorded any more.
                 key[i] = after[0] - 0.5 if len(after) else key[i]
-    return np.argsort(key, kind="stable"), key
+    # Frees between two allocations: in which order a graph of tensors is torn down may depend on
+    # addresses. Those of one run share a key, the larger tensor comes first.
+    order = np.argsort(key, kind="stable")
+    ordered = changes[order]
+    is_free = ordered["api"] == Api.TENSOR_FREE
+    iteration = np.searchsorted(marks, key[order])
+    starts = ~(is_free & np.r_[False, is_free[:-1]]) | (np.diff(iteration, prepend=-1) != 0)
+    run = np.cumsum(starts)
+    return order[np.lexsort((-ordered["b"].astype(np.int64), run))], key
 
 
 def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHistory:

@@ -25,6 +25,7 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ADDR_NO_RANDOMIZE = 0x0040000
 _POLL_S = 0.02
 
 
@@ -32,6 +33,13 @@ def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def _fix_addresses() -> None:
+    """Python sets of tensors and C++ maps of pointers are walked in the order of addresses: with
+    fixed ones a script does the same in every emulation. A container may forbid it (the answer is
+    then -1); most scripts do not depend on it."""
+    ctypes.CDLL(None).personality(ctypes.c_ulong(_ADDR_NO_RANDOMIZE))
 
 
 def _parents() -> dict[int, int]:
@@ -113,6 +121,7 @@ def main() -> int:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return 1  # the parent died before it could be watched
+    _fix_addresses()
     with open(sys.argv[1]) as file:
         spec = json.load(file)
     try:
