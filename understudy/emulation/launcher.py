@@ -134,17 +134,20 @@ def _emulate(
         shutil.rmtree(control_dir, ignore_errors=True)
     report("reading the traces", 0, job.world_size)
     traces = [read_trace(_stem(traces_dir, rank)) for rank in range(job.world_size)]
-    collected = collect(
-        traces,
-        nproc_per_node=job.launch.nproc_per_node,
-        warmup=job.warmup,
-        iterations=job.iterations,
-        out_of_memory={
-            rank: _from_trace(trace, out_of_memory[rank])
-            for rank, trace in enumerate(traces)
-            if rank in out_of_memory
-        },
-    )
+    try:
+        collected = collect(
+            traces,
+            nproc_per_node=job.launch.nproc_per_node,
+            warmup=job.warmup,
+            iterations=job.iterations,
+            out_of_memory={
+                rank: _from_trace(trace, out_of_memory[rank])
+                for rank, trace in enumerate(traces)
+                if rank in out_of_memory
+            },
+        )
+    except UnderstudyError as error:
+        raise UnderstudyError(f"{job.program_name}: {error}") from error
     report("reading the traces", job.world_size, job.world_size)
     return Emulation(
         collected.tables, _versions(traces[0], python, collected.tables), collected.warnings
