@@ -292,7 +292,7 @@ def test_report_of_a_job_that_does_not_fit() -> None:
     }
     shown = reporting.text(report)
     assert "does not fit" in shown
-    assert "rank 1 runs out of memory, iteration 0" in shown
+    assert "rank 1 runs out of memory in iteration 0" in shown
     assert "5.00 GiB" in shown
     page = reporting.html(report)
     assert "Does not fit" in page and "Memory of rank 1" in page

@@ -134,7 +134,7 @@ def _oom_cards(report: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     when = "before iteration 0" if oom["iteration"] < 0 else f"in iteration {oom['iteration']}"
     return [
         ("bad", "Does not fit", "out of memory", f"rank {oom['rank']}, {when}"),
-        ("", "Requested", units.size(oom["requested_bytes"]), "more than was free"),
+        ("", "Requested", units.size(oom["requested_bytes"]), "in one allocation"),
         ("", "Capacity", units.size(oom["capacity_bytes"]), "per GPU"),
         ("", "Peak in use", units.size(max(report["peak_memory_bytes"], default=0)), ""),
     ]

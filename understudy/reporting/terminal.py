@@ -37,10 +37,12 @@ def _head(report: dict[str, Any]) -> list[str]:
 
 def _oom_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     oom = report["oom"]
-    when = "before the first iteration" if oom["iteration"] < 0 else f"iteration {oom['iteration']}"
+    when = (
+        "before the first iteration" if oom["iteration"] < 0 else f"in iteration {oom['iteration']}"
+    )
     return [
-        ("does not fit", f"rank {oom['rank']} runs out of memory, {when}"),
-        ("requested", f"{units.size(oom['requested_bytes'])} more than was free"),
+        ("does not fit", f"rank {oom['rank']} runs out of memory {when}"),
+        ("requested", f"{units.size(oom['requested_bytes'])} in one allocation"),
         ("capacity", f"{units.size(oom['capacity_bytes'])} per GPU"),
         ("peak in use", units.size(max(report["peak_memory_bytes"], default=0))),
     ]
