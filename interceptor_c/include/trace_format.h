@@ -9,8 +9,8 @@
  *                       repeats (threads, streams, kernels, launch arguments, GEMM shapes, ...) is
  *                       written once and referred to by id.
  *
- * Both files are memory-mapped and grown with posix_fallocate, so what was written before a crash
- * is on disk, and a full disk is an error code, not a SIGBUS. A reader stops at the header's
+ * Both files are memory-mapped and extended before use, so what was written before a crash is on
+ * disk, and a full disk is an error code, not a SIGBUS. A reader stops at the header's
  * `used_bytes`; the rest of the file is preallocated zeros. `used_bytes` is advanced only after the
  * entry it covers is complete.
  *

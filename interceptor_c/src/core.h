@@ -41,7 +41,6 @@ uint32_t us_trace_generation(void); /* changes with every opened trace */
 
 /* stream.c */
 void us_streams_define_all(void);
-bool us_any_capture(void);
 
 /* device.c */
 int us_physical_device_count(void); /* NVML's, which knows no CUDA_VISIBLE_DEVICES */
