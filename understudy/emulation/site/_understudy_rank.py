@@ -20,7 +20,7 @@ import weakref
 _POLL_S = 0.02
 #: A waiting rank goes on when no rank has recorded an iteration for so long: the others may be
 #: blocked on this one.
-_STALL_S = 10.0
+_STALL_S = 5.0
 #: Ranks that ran out of memory wait at most so long without any progress for the others.
 _END_STALL_S = 30.0
 
