@@ -39,7 +39,7 @@
 extern bool us_trace_is_open; /* read with us_tracing() */
 
 static inline bool us_tracing(void) {
-    return __atomic_load_n(&us_trace_is_open, __ATOMIC_RELAXED);
+    return __atomic_load_n(&us_trace_is_open, __ATOMIC_ACQUIRE);
 }
 
 uint64_t us_now_ns(void); /* CLOCK_MONOTONIC */
