@@ -183,7 +183,7 @@ US_EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-enum { MAX_CONTEXT_DEPTH = 32 };
+enum { MAX_CONTEXT_DEPTH = 16 };
 static __thread int context_stack[MAX_CONTEXT_DEPTH];
 static __thread int context_depth;
 

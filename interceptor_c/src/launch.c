@@ -533,7 +533,7 @@ struct call_configuration {
     cudaStream_t stream;
 };
 
-enum { MAX_CALL_DEPTH = 16 };
+enum { MAX_CALL_DEPTH = 8 };
 static __thread struct call_configuration call_stack[MAX_CALL_DEPTH];
 static __thread int call_depth;
 
