@@ -116,7 +116,10 @@ class TraceWriter:
     ) -> None:
         header = np.zeros(1, fmt.HEADER)
         header["magic"], header["version"] = magic, fmt.FORMAT_VERSION
-        header["header_bytes"], header["used_bytes"] = fmt.HEADER_BYTES, fmt.HEADER_BYTES + len(body)
+        header["header_bytes"], header["used_bytes"] = (
+            fmt.HEADER_BYTES,
+            fmt.HEADER_BYTES + len(body),
+        )
         header["entries"], header["entry_bytes"], header["lost_entries"] = count, entry, lost
         header["rank"], header["world_size"], header["pid"] = self.rank, self.world_size, 1
         header["compute_capability"], header["closed"] = 90, 1
