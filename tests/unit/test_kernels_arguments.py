@@ -282,9 +282,16 @@ def test_flash_attention() -> None:
 def test_efficient_attention() -> None:
     a = Arguments("efficient_forward")
     a.put(96, "4i", 64, 64, 512, 256)
+    a.put(116, "B", 1)
     a.put(192, "2i", 4, 16)
-    f = features(a.signature())
-    assert (f["seq_q"], f["seq_kv"], f["batch"], f["heads"]) == (512, 256, 4, 16)
+    b = Arguments("efficient_backward")
+    b.put(144, "5i", 64, 64, 512, 256, 16)
+    b.put(164, "B", 1)
+    b.put(384, "i", 4)
+    forward, backward = a.signature(), b.signature()
+    f = features(forward)
+    assert (f["seq_q"], f["seq_kv"], f["batch"], f["heads"], f["causal"]) == (512, 256, 4, 16, 1)
+    assert backward.family == "attention_backward" and flops(backward) == 2.5 * flops(forward)
 
 
 def test_unknown_kernels_count_what_their_small_parameters_point_to() -> None:

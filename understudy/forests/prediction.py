@@ -66,16 +66,12 @@ _SYSTEMATIC_DEFAULT = (0.05, 0.30)
 #: kernels of H200 (cudnn-frontend's published benchmark, MIT), by head dimension up to 64 or more.
 _BACKWARD_RATIO = {True: 2.95, False: 3.1}
 
-#: Slowdown of an implementation on devices whose rows are another's: FlashAttention 2 against
-#: rows of 3 (the FlashAttention 3 paper states 1.5 to 2.0; the lower end, for the rows hold some
-#: overhead already), the memory-efficient kernels against FlashAttention 2 (guess).
-_IMPLEMENTATION_FACTORS = {
-    ("flash2", "flash3"): 1.5,
-    ("flash2", "flash4"): 1.5,
-    ("cutlass_fmha", "flash2"): 1.5,
-    ("cutlass_fmha", "flash3"): 2.25,
-    ("cutlass_fmha", "flash4"): 2.25,
-}
+#: Slowdown of FlashAttention 2 against the implementation that was measured, by the major compute
+#: capability: 3 on Hopper (its paper states 1.5 to 2.0; the lower end, for the rows hold some
+#: overhead already), the kernels of Blackwell servers on 10 (guess).
+_FLASH2_FACTORS = {9: 1.5, 10: 2.5}
+#: Slowdown of the memory-efficient kernels against FlashAttention 2 (guess).
+_EFFICIENT_FACTOR = 1.5
 
 #: Relative uncertainty that a transfer adds.
 _LAYOUT_SPREAD = 0.10
@@ -242,6 +238,12 @@ def _gemm(
     )
 
 
+def _implementation_factor(version: str, device: Device) -> float:
+    """Time of an attention implementation relative to the measured one, where they differ."""
+    flash2 = _FLASH2_FACTORS.get(device.compute_capability_major, 1.0)
+    return {"flash2": flash2, "cutlass_fmha": flash2 * _EFFICIENT_FACTOR}.get(version, 1.0)
+
+
 def _attention(
     row: Mapping[str, Any],
     f: Mapping[str, float],
@@ -256,8 +258,7 @@ def _attention(
     transfer = 0.0
     if version not in forest.kernel_versions:
         transfer = _IMPLEMENTATION_SPREAD
-        newest = max(forest.kernel_versions)
-        duration_ns *= _IMPLEMENTATION_FACTORS.get((version, newest), 1.0)
+        duration_ns *= _implementation_factor(version, device)
     if backward:
         duration_ns *= _BACKWARD_RATIO[f["head_dim"] <= 64]
         transfer = float(np.hypot(transfer, _BACKWARD_SPREAD))

@@ -104,8 +104,20 @@ def save(
         "forest_errors": errors.to_pylist(),
     }
     text = json.dumps(document, indent=1, sort_keys=True).encode()
+    kept = {name, _current_arrays(folder)}
     _write(folder / "current.json", lambda file: file.write(text))
+    for old in folder.glob("*.npz"):
+        if old.name not in kept:  # a reader may still open what the last pointer named
+            old.unlink(missing_ok=True)
     return TrainedForests(folder, {"forest_errors": errors}, _content_hash(document))
+
+
+def _current_arrays(folder: Path) -> str:
+    """Name of the arrays that the pointer names now; empty when there is none."""
+    try:
+        return _arrays_path(folder, _read_document(folder)).name
+    except UnderstudyError:
+        return ""
 
 
 def _write(path: Path, write: Any) -> str:

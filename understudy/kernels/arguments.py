@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from understudy.kernels.names import template_arguments, types_in
+from understudy.kernels.names import dtype_of, template_arguments, types_in
 from understudy.kernels.signature import element_bytes
 
 FindBlock = Callable[[int], int | None]
@@ -525,7 +525,7 @@ def _flash(launch: Launch) -> Decoded | None:
 def _attention(launch: Launch, features: dict[str, float]) -> Decoded:
     """Traffic of attention: q, k, v and o once; the backward reads them again with their
     gradients. The helpers of the backward read or write the queries twice."""
-    width = 2 if "bf" in launch.name or "half" in launch.name or "16" in launch.name else 4
+    width = element_bytes(dtype_of(launch.name))
     queries = features["batch"] * features["seq_q"] * features["heads"] * features["head_dim"]
     keys = features["batch"] * features["seq_kv"] * features["kv_heads"] * features["head_dim"]
     if re.search(r"dot_do_o|convert_d|combine", launch.name):
@@ -537,13 +537,17 @@ def _attention(launch: Launch, features: dict[str, float]) -> Decoded:
     return Decoded({"bytes": size, **features}, size)
 
 
-def _cutlass_forward(launch: Launch) -> Decoded | None:
-    """Memory-efficient attention: AttentionKernel::Params (272 bytes)."""
-    if launch.sizes() != (272,):
+def _efficient(launch: Launch) -> Decoded | None:
+    """Memory-efficient attention: AttentionKernel::Params (272 bytes) forward,
+    AttentionBackwardKernel::Params (472 bytes) backward. The mask is 0 none, 1 and 2 causal."""
+    if launch.sizes() == (272,):
+        head_dim, seq_q, seq_kv, batch, heads = (launch.i32(o) for o in (96, 104, 108, 192, 196))
+        mask = launch.u8(116)
+    elif launch.sizes() == (472,):
+        head_dim, seq_q, seq_kv, heads, batch = (launch.i32(o) for o in (144, 152, 156, 160, 384))
+        mask = launch.u8(164)
+    else:
         return None
-    head_dim, seq_q, seq_kv = launch.i32(96), launch.i32(104), launch.i32(108)
-    batch, heads = launch.i32(192), launch.i32(196)
-    mask = launch.u8(116)
     if min(head_dim, seq_q, seq_kv, batch, heads) <= 0:
         return None
     return _attention(
@@ -566,7 +570,7 @@ _DECODERS: tuple[tuple[re.Pattern[str], Callable[[Launch], Decoded | None]], ...
     for pattern, decoder in (
         (r"multi_tensor_apply_kernel", _multi_tensor),
         (r"pytorch_flash::flash_(fwd|bwd)", _flash),
-        (r"fmha_cutlassF", _cutlass_forward),
+        (r"fmha_cutlass[FB]_", _efficient),
         (r"distribution_\w*grid_stride_kernel|elementwise_kernel_with_index", _count_first),
         (r"(vectorized|unrolled)_elementwise_kernel\w*<", _elementwise),
         (r"(^|::)(elementwise|index_elementwise)_kernel<", _strided_elementwise),

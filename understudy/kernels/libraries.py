@@ -199,7 +199,8 @@ def signature_of_dnn(dnn: Dnn) -> Signature:
         return _attention(dnn, family, tensors[_MATMUL_A], keys[1], keys[3], tensor_bytes)
     kinds = {o.type for o in dnn.operations}
     if kinds & {_NORM_FORWARD, _NORM_BACKWARD, *_BATCH_NORMS}:
-        family, name = "normalization", "norm"
+        family = "normalization"
+        name = "norm backward" if _NORM_BACKWARD in kinds else "norm"
     elif _REDUCTION in kinds:
         family, name = "reduction", "reduction"
     elif kinds and kinds <= {_POINTWISE}:
@@ -280,6 +281,8 @@ def _convolution(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signat
     kind = family.removeprefix("convolution_")
     name = f"cudnn convolution {kind} {batch}x{channels_in}->{channels_out} window {window}"
     dtype = _DNN_TYPES.get(tensors[image_at].type, "unknown")
+    if dtype == "float32":
+        dtype = "tensorfloat32"  # torch.backends.cudnn.allow_tf32 is on unless a script says no
     return _library_call(
         "cudnnBackendExecute", name, family, dtype, "cudnn", features, tensor_bytes
     )

@@ -24,6 +24,18 @@ from warehouse import schemas
 PACKAGE = "aiconfigurator-core"
 LICENCE = "Apache-2.0"
 
+
+def _package_version() -> str:
+    """Version of the installed package; reading its data is what reports that it is missing."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+#: Changes with what the rows are read from, or how.
+CODE_VERSION = f"1+{PACKAGE}-{_package_version()}"
+
 #: The package's folder of each device.
 SYSTEMS = {
     "a100-sxm-80gb": "a100_sxm",
@@ -89,10 +101,6 @@ def packaged_profiles(device: Device) -> dict[str, pa.Table]:
         "kernel_profiles": pa.concat_tables(kernels).combine_chunks(),
         "collective_profiles": collectives if collectives is not None else empty,
     }
-
-
-def _package_version() -> str:
-    return metadata.version(PACKAGE)
 
 
 def _system_folder(device: Device) -> Path:
