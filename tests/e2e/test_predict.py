@@ -173,14 +173,16 @@ def test_all_reduced_bytes_are_the_gradients(cli: Cli, two_ranks: dict[str, Any]
 
 
 def test_two_emulations_have_equal_content(cli: Cli, two_ranks: dict[str, Any]) -> None:
-    tables = ("events", "signatures", "collective_parts", "communicators", "ranks")
-    again = Cli(cli.home.with_name(cli.home.name + "-again"))
-    repeated = again.predict(GPT2, nproc_per_node=2)
+    def content() -> dict[str, list[dict[str, Any]]]:
+        tables = ("events", "signatures", "collective_parts", "communicators", "ranks")
+        where = f"where job = '{two_ranks['job']}'"
+        return {name: cli.rows(f"select * from emulation.{name} {where}") for name in tables}
+
+    first = content()
+    repeated = cli.predict(GPT2, nproc_per_node=2)
     assert repeated["job"] == two_ranks["job"]
     assert repeated["versions"]["events"] == two_ranks["versions"]["events"]
-    for table in tables:
-        query = f"select * from emulation.{table} where job = '{two_ranks['job']}'"
-        assert again.rows(query) == cli.rows(query), table
+    assert content() == first
 
 
 def test_gemm_total_equals_the_estimator_and_is_near_peak(cli: Cli) -> None:
@@ -198,9 +200,7 @@ def test_gemm_total_equals_the_estimator_and_is_near_peak(cli: Cli) -> None:
     finally:
         del os.environ["UNDERSTUDY_HOME"]
     launches = dict(
-        zip(
-            predicted["signature"].to_pylist(), predicted["launch_count"].to_pylist(), strict=True
-        )
+        zip(predicted["signature"].to_pylist(), predicted["launch_count"].to_pylist(), strict=True)
     )
     expected = sum(
         int(duration) * launches[signature]
@@ -262,9 +262,7 @@ def test_script_outside_the_repository_with_relative_path(cli: Cli, tmp_path: Pa
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
     )
-    done = cli.run(
-        "predict", "--device", "a100-sxm-80gb", "--json", "--", "train.py", cwd=tmp_path
-    )
+    done = cli.run("predict", "--device", "a100-sxm-80gb", "--json", "--", "train.py", cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.json["job"].startswith("train-")
     shown = cli.run("show", done.json["job"], "--json")
@@ -281,9 +279,7 @@ def test_missing_script(cli: Cli, tmp_path: Path) -> None:
 def test_script_that_raises_shows_its_traceback_once(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('my bug')\n")
-    done = cli.run(
-        "predict", "--device", "h100-sxm-80gb", "--nproc-per-node", 4, "--", script
-    )
+    done = cli.run("predict", "--device", "h100-sxm-80gb", "--nproc-per-node", 4, "--", script)
     assert done.code == 1
     assert done.err.count("ValueError: my bug") == 1
     assert done.err.count("Traceback") == 1
@@ -366,10 +362,7 @@ def small_disk(cli: Cli, request: pytest.FixtureRequest):
 def test_full_disk(cli: Cli, small_disk: Path, tmp_path: Path) -> None:
     script = tmp_path / "full.py"
     script.write_text(
-        "import torch\n"
-        "x = torch.zeros(8, device='cuda')\n"
-        "for _ in range(200_000):\n"
-        "    x.add_(1)\n"
+        "import torch\nx = torch.zeros(8, device='cuda')\nfor _ in range(200_000):\n    x.add_(1)\n"
     )
     done = cli.run("predict", "--device", "h100-sxm-80gb", "--", script)
     assert done.code == 1
