@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -39,8 +40,12 @@ def prepare_home() -> Path:
 
 def open_instance() -> dg.DagsterInstance:
     """The instance for runs in this process; runs whose process died are closed first."""
-    reference = InstanceRef.from_dir(str(prepare_home()), overrides=cast(Any, _NO_CAPTURE))
-    instance = dg.DagsterInstance.from_ref(reference)
+    folder = prepare_home()
+    reference = InstanceRef.from_dir(str(folder), overrides=cast(Any, _NO_CAPTURE))
+    # Processes that make the databases at the same time would trip over each other.
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        instance = dg.DagsterInstance.from_ref(reference)
     _close_orphaned_runs(instance)
     return instance
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import click
 
-from pipelines.instance import prepare_home
+from pipelines.instance import open_instance
 from understudy.errors import UnderstudyError, UsageError
-from understudy.home import REPOSITORY
+from understudy.home import REPOSITORY, dagster_dir
 
 _HOST = "127.0.0.1"
-_START_SECONDS = 60
+_START_SECONDS = 120
 _END_SECONDS = 8
 
 
@@ -31,7 +31,9 @@ def serve(port: int) -> None:
     Raises UsageError when the port is taken, UnderstudyError when a server ends by itself.
     """
     _check_port(port)
-    home = prepare_home()
+    # Opened once, so that the servers find the databases made and need not both make them.
+    with open_instance():
+        home = dagster_dir()
     workspace = ["-w", str(REPOSITORY / "workspace.yaml")]
     commands = {
         "dagster-webserver": ["dagster_webserver", *workspace, "-h", _HOST, "-p", str(port)],

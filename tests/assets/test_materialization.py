@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,3 +144,14 @@ def test_host_gaps_outlive_an_emulation_of_the_same_structure() -> None:
     assert gap() == 300
     store_emulation(emulated(3, 400), DEVICE, JOB, remeasure_host=False)
     assert gap() == 400
+
+
+@pytest.mark.usefixtures("understudy_home")
+def test_processes_may_make_the_instance_at_once() -> None:
+    script = "from pipelines.instance import open_instance\nwith open_instance(): pass\n"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], errors
