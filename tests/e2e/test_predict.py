@@ -195,7 +195,7 @@ def test_gemm_total_equals_the_estimator_and_is_near_peak(cli: Cli) -> None:
     try:
         signatures = store.read_table("merging", "signatures", device.id, job)
         predicted = store.read_table("simulation", "predicted_kernels", device.id, job)
-        gemms = signatures.filter(pc.equal(signatures["family"], "gemm"))
+        gemms = signatures.filter(pc.field("family") == "gemm")
         estimates = forests.predict(gemms, device)
     finally:
         del os.environ["UNDERSTUDY_HOME"]
