@@ -105,7 +105,7 @@ def bench_steps(python: TargetPython, folder: Path) -> RankTrace:
             median_ns = _median_step_ns(python, where, environment)
             best[name] = min(best.get(name, median_ns), median_ns)
     plain_ns = next(iter(best.values()))
-    print(f"\nOne training step of a 12-layer GPT (median of {STEPS - SKIPPED_STEPS} steps)")
+    print(f"\nProcessor time of a 12-layer GPT's training step, median of {STEPS - SKIPPED_STEPS}")
     for name, step_ns in best.items():
         print(f"  {name:<42}{step_ns / 1e6:8.2f} ms{step_ns / plain_ns:8.2f} x")
     return read_trace(traces_dir / "rank-0")
