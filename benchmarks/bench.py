@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def describe_machine(python: TargetPython) -> str:
-    """One line: processor, cores, memory, kernel, Python, PyTorch."""
+    """One line: processor, cores, memory, Python, PyTorch."""
     info = Path("/proc/cpuinfo").read_text()
     models = [
         line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")
@@ -51,7 +51,7 @@ def describe_machine(python: TargetPython) -> str:
     cores = len(os.sched_getaffinity(0))
     return (
         f"{models[0] if models else platform.machine()}, {cores} cores, {memory_gib:.0f} GiB, "
-        f"Linux {platform.release()}, Python {python.version}, PyTorch {python.torch_version}"
+        f"Python {python.version}, PyTorch {python.torch_version}"
     )
 
 
