@@ -37,7 +37,8 @@ demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
 
 test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
-	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 15
 
 lint: setup ## ruff and pyright
 	$(BIN)/ruff check .
