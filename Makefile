@@ -38,7 +38,7 @@ demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 
 test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 15
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: setup ## ruff and pyright
 	$(BIN)/ruff check .
