@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ class Cli:
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
-    def predict(self, script: Path, *arguments: object, **options: object) -> dict[str, Any]:
+    def predict(
+        self, script: Path, *arguments: object, switches: Sequence[str] = (), **options: object
+    ) -> dict[str, Any]:
         """Predicts on one device and returns the report; options are flags of the command."""
-        flags: list[object] = []
+        flags: list[object] = list(switches)
         for name, value in {"device": "h100-sxm-80gb", **options}.items():
             flags += [f"--{name.replace('_', '-')}", value]
         done = self.run("predict", *flags, "--json", "--", script, *arguments)
@@ -179,10 +182,12 @@ def test_two_emulations_have_equal_content(cli: Cli, two_ranks: dict[str, Any]) 
         return {name: cli.rows(f"select * from emulation.{name} {where}") for name in tables}
 
     first = content()
-    repeated = cli.predict(GPT2, nproc_per_node=2)
+    repeated = cli.predict(GPT2, nproc_per_node=2, switches=["--remeasure-host"])
     assert repeated["job"] == two_ranks["job"]
     assert repeated["versions"]["events"] == two_ranks["versions"]["events"]
+    assert repeated["versions"]["host_gaps"] != two_ranks["versions"]["host_gaps"]
     assert content() == first
+    assert repeated["iteration_time_ns"] == pytest.approx(two_ranks["iteration_time_ns"], rel=0.03)
 
 
 def test_gemm_total_equals_the_estimator_and_is_near_peak(cli: Cli) -> None:
