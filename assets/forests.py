@@ -9,7 +9,7 @@ from assets import tables
 from assets.partitions import device_of
 from understudy import forests as stage
 from understudy.home import forests_dir
-from warehouse import schemas, store
+from warehouse import store
 
 
 @dg.multi_asset(
@@ -27,10 +27,7 @@ def forests(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[
     """Forests of one device, trained and saved, and their held-out error."""
     device = device_of(context)
     with store.partition_lock("forests", device.id):
-        profiles = {
-            table.name: store.read_table("profiling", table.name, device.id)
-            for table in schemas.stage_tables("profiling")
-        }
+        profiles = tables.read("profiling", device.id)
         trained = stage.train(device, profiles, context.log.info)
         store.write_tables("forests", trained.tables, device.id)
         # The models are what the simulation depends on, so their hash is the data version.

@@ -8,7 +8,7 @@ import dagster as dg
 from assets import tables
 from assets.partitions import device_and_job_of
 from understudy import merging as stage
-from warehouse import schemas, store
+from warehouse import store
 
 
 @dg.multi_asset(
@@ -25,9 +25,6 @@ def merging(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[
     """The traces of all ranks joined: programs stored once, collectives matched."""
     device, job = device_and_job_of(context)
     with store.partition_lock("merging", device.id, job.job):
-        emulated = {
-            table.name: store.read_table("emulation", table.name, device.id, job.job)
-            for table in schemas.stage_tables("emulation")
-        }
+        emulated = tables.read("emulation", device.id, job.job)
         store.write_tables("merging", stage.merge(emulated), device.id, job.job)
         yield from tables.results("merging", device.id, job.job)

@@ -11,7 +11,7 @@ from assets.provenance import gather
 from assets.report import report_metadata
 from understudy import forests
 from understudy import simulation as stage
-from warehouse import schemas, store
+from warehouse import store
 
 
 @dg.multi_asset(
@@ -29,10 +29,7 @@ def simulation(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResu
     """Predicted durations, their replay and the job's iteration time."""
     device, job = device_and_job_of(context)
     with store.partition_lock("simulation", device.id, job.job):
-        merged = {
-            table.name: store.read_table("merging", table.name, device.id, job.job)
-            for table in schemas.stage_tables("merging")
-        }
+        merged = tables.read("merging", device.id, job.job)
         predicted = forests.predict(merged["signatures"], device, job.cluster)
         versions, warnings = gather(device, job)
         simulated = stage.simulate(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assets.partitions import DEVICE_JOBS, DEVICES
@@ -72,6 +73,14 @@ def column_schema(table: schemas.Table) -> dg.TableSchema:
             for column in table.columns
         ]
     )
+
+
+def read(stage: schemas.Stage, device: str, job: str | None = None) -> dict[str, pa.Table]:
+    """All tables of a stage and partition by name, as they lie in the warehouse."""
+    return {
+        table.name: store.read_table(stage, table.name, device, job)
+        for table in schemas.stage_tables(stage)
+    }
 
 
 def results(
