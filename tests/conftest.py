@@ -8,9 +8,14 @@ import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# The same examples in every run; HYPOTHESIS_PROFILE=default searches further.
+hypothesis.settings.register_profile("fixed", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def pytest_configure() -> None:
