@@ -57,6 +57,7 @@ enum us_api {
                                  US_FLAG_PINNED (the host side is page-locked) */
     US_API_MEMSET = 5,        /* a = destination, b = value, c = bytes; flags: US_FLAG_BLOCKING */
     US_API_GRAPH_LAUNCH = 6,  /* a = capture sequence number, b = graph exec */
+    US_API_LIBRARY = 7,       /* definition: US_DEFINITION_LIBRARY; a, b, c = inputs, d = output */
     /* NCCL, on `stream`. definition: US_DEFINITION_COMMUNICATOR. */
     US_API_COLLECTIVE = 10,  /* a = us_collective_kind | root << 8 | reduce op << 40, b = bytes of the
                                 count argument (count * element size), c = send, d = recv pointer;
@@ -144,6 +145,7 @@ enum us_definition_kind {
     US_DEFINITION_DNN = 6,          /* payload: us_dnn, then us_dnn_operation[], us_dnn_tensor[] */
     US_DEFINITION_COMMUNICATOR = 7, /* payload: us_communicator, description bytes */
     US_DEFINITION_TEXT = 8,         /* payload: UTF-8 bytes */
+    US_DEFINITION_LIBRARY = 9,      /* payload: us_library, then us_library_value[] */
 };
 
 struct us_definition {
@@ -230,6 +232,19 @@ struct us_dnn_tensor {
     int64_t unique_id;
     int64_t dims[8];
     int64_t strides[8];
+};
+
+/* A call of a library whose work has no definition kind of its own: cuSOLVER, cuFFT, cuSPARSE, the
+   factorizations and solvers of cuBLAS, cuRAND. */
+struct us_library {
+    char api[48];         /* the function's name, NUL terminated: "cusolverDnXsyevd" */
+    int32_t type;         /* cudaDataType_t of the elements, -1 without one */
+    uint32_t value_count; /* us_library_value entries that follow, in the order of the signature */
+};
+
+struct us_library_value {
+    char name[16]; /* as in the library's documentation, NUL terminated: "m", "batch", "uplo" */
+    int64_t value;
 };
 
 struct us_communicator {

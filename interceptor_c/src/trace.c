@@ -20,7 +20,7 @@
 
 #define MAP_BYTES (64ull << 30) /* of address space per file */
 #define GROW_BYTES (1ull << 20)
-#define KINDS 9
+#define KINDS 10
 
 struct trace_file {
     int fd;

@@ -144,6 +144,8 @@ def test_layouts_equal_the_header(tmp_path: Path) -> None:
         "us_dnn": fmt.DNN_PAYLOAD.size,
         "us_dnn_operation": fmt.DNN_OPERATION.size,
         "us_dnn_tensor": fmt.DNN_TENSOR.size,
+        "us_library": fmt.LIBRARY_PAYLOAD.size,
+        "us_library_value": fmt.LIBRARY_VALUE.size,
         "us_communicator": fmt.COMMUNICATOR_PAYLOAD.size,
     }
     offsets = [

@@ -50,6 +50,7 @@ _WORK = (
     Api.LAUNCH_KERNEL,
     Api.GEMM,
     Api.DNN,
+    Api.LIBRARY,
     Api.MEMCPY,
     Api.MEMSET,
     Api.GRAPH_LAUNCH,
@@ -342,7 +343,7 @@ class _Lowering:
             self._out.warnings.append(
                 f"rank {rank} launches CUDA graphs: the kernels inside a graph are not counted"
             )
-        work = records[np.isin(records["api"], _WORK[:6])]
+        work = records[np.isin(records["api"], _WORK[:7])]
         if len(np.unique(work["device"])) > 1:
             self._out.warnings.append(
                 f"rank {rank} uses several devices in one process: they are replayed as one"
@@ -385,6 +386,10 @@ class _Lowering:
             dnn = self._trace.dnns[definition]
             key = (api, definition)
             self._device(stream, self._memoized(key, lambda: kernels.signature_of_dnn(dnn)))
+        elif api == Api.LIBRARY:
+            call = self._trace.libraries[definition]
+            key = (api, definition)
+            self._device(stream, self._memoized(key, lambda: kernels.signature_of_library(call)))
         elif api == Api.MEMCPY:
             self._copy(stream, CopyKind(d), c, flags)
         elif api == Api.MEMSET:

@@ -40,6 +40,7 @@ class Api(IntEnum):
     MEMCPY = 4
     MEMSET = 5
     GRAPH_LAUNCH = 6
+    LIBRARY = 7
     COLLECTIVE = 10
     SEND = 11
     RECV = 12
@@ -153,7 +154,7 @@ RECORD = np.dtype(
     ]
 )
 
-THREAD, STREAM, KERNEL, LAUNCH, GEMM, DNN, COMMUNICATOR, TEXT = range(1, 9)
+THREAD, STREAM, KERNEL, LAUNCH, GEMM, DNN, COMMUNICATOR, TEXT, LIBRARY = range(1, 10)
 
 ENTRY = struct.Struct("<IIII")
 THREAD_PAYLOAD = struct.Struct("<II16s")
@@ -165,6 +166,8 @@ GEMM_PAYLOAD = struct.Struct("<12q8i32s")
 DNN_PAYLOAD = struct.Struct("<II")
 DNN_OPERATION = struct.Struct("<IIIIi3i3i3i")
 DNN_TENSOR = struct.Struct("<IIIIq8q8q")
+LIBRARY_PAYLOAD = struct.Struct("<48siI")
+LIBRARY_VALUE = struct.Struct("<16sq")
 COMMUNICATOR_PAYLOAD = struct.Struct("<2QiiIiiI")
 
 
@@ -280,6 +283,17 @@ class DnnDefinition:
 
 
 @dataclass(frozen=True)
+class LibraryDefinition:
+    """A call of cuSOLVER, cuFFT, cuSPARSE, ...: `type` is a cudaDataType_t, -1 without one;
+    `values` are named as in the library's documentation, in the order of its signature."""
+
+    id: int
+    api: str
+    type: int
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class CommunicatorDefinition:
     """An NCCL communicator. `unique_id` is equal on every member; `size` is -1 for a split child;
     `parent` is the definition id it was split from, 0 for none; `description` may be empty."""
@@ -316,6 +330,7 @@ class RankTrace:
     launches: dict[int, LaunchDefinition]
     gemms: dict[int, GemmDefinition]
     dnns: dict[int, DnnDefinition]
+    libraries: dict[int, LibraryDefinition]
     communicators: dict[int, CommunicatorDefinition]
     texts: dict[int, str]
 
@@ -448,6 +463,17 @@ def _dnn(identifier: int, payload: memoryview) -> DnnDefinition:
     return DnnDefinition(identifier, tuple(operations), tuple(tensors))
 
 
+def _library(identifier: int, payload: memoryview) -> LibraryDefinition:
+    api, element_type, count = LIBRARY_PAYLOAD.unpack_from(payload)
+    start = LIBRARY_PAYLOAD.size
+    if start + count * LIBRARY_VALUE.size > len(payload):
+        raise struct.error("library call payload too short")
+    values = LIBRARY_VALUE.iter_unpack(payload[start : start + count * LIBRARY_VALUE.size])
+    return LibraryDefinition(
+        identifier, _text(api), element_type, tuple((_text(name), value) for name, value in values)
+    )
+
+
 def _communicator(identifier: int, payload: memoryview) -> CommunicatorDefinition:
     first, second, rank, size, parent, color, key, device = COMMUNICATOR_PAYLOAD.unpack_from(
         payload
@@ -486,6 +512,7 @@ _PARSERS = {
     LAUNCH: _launch,
     GEMM: _gemm,
     DNN: _dnn,
+    LIBRARY: _library,
     COMMUNICATOR: _communicator,
     TEXT: lambda identifier, payload: bytes(payload).decode("utf-8", "replace"),
 }
@@ -495,6 +522,7 @@ DEFINITION_OF_API = {
     Api.LAUNCH_KERNEL: LAUNCH,
     Api.GEMM: GEMM,
     Api.DNN: DNN,
+    Api.LIBRARY: LIBRARY,
     Api.COLLECTIVE: COMMUNICATOR,
     Api.SEND: COMMUNICATOR,
     Api.RECV: COMMUNICATOR,
@@ -572,6 +600,7 @@ def read_trace(stem: Path) -> RankTrace:
         launches=found[LAUNCH],
         gemms=found[GEMM],
         dnns=found[DNN],
+        libraries=found[LIBRARY],
         communicators=found[COMMUNICATOR],
         texts=found[TEXT],
     )
