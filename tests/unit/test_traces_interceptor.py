@@ -125,7 +125,17 @@ def test_enumerations_equal_the_header() -> None:
     kinds = {n: int(v) for n, v in re.findall(r"US_DEFINITION_(\w+) = (\d+)", text)}
     assert kinds == {
         name: getattr(fmt, name)
-        for name in ("THREAD", "STREAM", "KERNEL", "LAUNCH", "GEMM", "DNN", "COMMUNICATOR", "TEXT")
+        for name in (
+            "THREAD",
+            "STREAM",
+            "KERNEL",
+            "LAUNCH",
+            "GEMM",
+            "DNN",
+            "COMMUNICATOR",
+            "TEXT",
+            "LIBRARY",
+        )
     }
     assert f"US_FORMAT_VERSION {fmt.FORMAT_VERSION}u" in text
 
