@@ -21,6 +21,34 @@ static inline void us_lock_give(us_lock *lock) {
     __atomic_clear(&lock->locked, __ATOMIC_RELEASE);
 }
 
+/* clock.c */
+#define US_CLOCK_SHIFT 32
+struct us_clock {
+    uint64_t start_ticks, start_ns;
+    uint64_t scale; /* nanoseconds per tick << US_CLOCK_SHIFT; 0: clock_gettime */
+};
+extern struct us_clock us_clock;
+
+void us_clock_start(void); /* before the first reading of a trace */
+uint64_t us_clock_read_ns(void);
+
+#ifdef __x86_64__
+static inline uint64_t us_ticks(void) {
+    return __builtin_ia32_rdtsc();
+}
+#endif
+
+/* Nanoseconds of CLOCK_MONOTONIC, as far as clock.c says. */
+static inline uint64_t us_now_ns(void) {
+#ifdef __x86_64__
+    if (__builtin_expect(us_clock.scale != 0, 1)) {
+        unsigned __int128 ticks = us_ticks() - us_clock.start_ticks;
+        return us_clock.start_ns + (uint64_t)(ticks * us_clock.scale >> US_CLOCK_SHIFT);
+    }
+#endif
+    return us_clock_read_ns();
+}
+
 /* slab.c: fixed-size objects that are never unmapped, so that any handle can be checked. */
 struct us_slab {
     us_lock lock;

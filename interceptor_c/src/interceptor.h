@@ -42,8 +42,6 @@ static inline bool us_tracing(void) {
     return __atomic_load_n(&us_trace_is_open, __ATOMIC_ACQUIRE);
 }
 
-uint64_t us_now_ns(void); /* CLOCK_MONOTONIC */
-
 /* A record with api, begin_ns, thread and device set; the rest 0. Does nothing much untraced. */
 struct us_record us_record_begin(enum us_api api);
 /* Sets inside_ns and appends the record. Does nothing untraced. Safe from any thread. */

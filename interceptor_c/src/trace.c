@@ -13,7 +13,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -53,12 +52,6 @@ static __thread uint16_t thread_id;
 
 static struct us_file_header *header_of(const struct trace_file *file) {
     return (struct us_file_header *)file->base;
-}
-
-uint64_t us_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 uint64_t us_hash(const void *bytes, size_t count) {
@@ -435,6 +428,7 @@ US_EXPORT int understudy_trace_open(const char *stem) {
         return EBUSY;
     if (!stem || !*stem)
         return EINVAL;
+    us_clock_start();
     int error = open_file(&definitions_file, stem, ".definitions", US_DEFINITIONS_MAGIC, 0);
     if (!error)
         error = open_file(&records_file, stem, ".records", US_RECORDS_MAGIC,
