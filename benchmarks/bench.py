@@ -67,7 +67,7 @@ def bench_launch(folder: Path) -> None:
         text=True,
     )
     figures = {name: float(ns) for name, ns in map(str.split, done.stdout.splitlines())}
-    print("\nOne kernel launch with 5 arguments: in a loop, best of 20 rounds; timed singly, median")
+    print("\nOne kernel launch, 5 arguments: in a loop, best of 20; timed singly, median")
     for name, ns in figures.items():
         print(f"  {name.removesuffix('_ns').replace('_', ' '):<42}{ns:8.1f} ns")
     ratio = figures["launch_traced_timed_singly_ns"] / figures["empty_call_timed_singly_ns"]
