@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.e2e.machine import eventually, processes_of, small_disk
 from understudy import jobs
 from understudy.emulation import Emulation, emulate, load_emulation
 from understudy.errors import UnderstudyError
@@ -48,28 +45,6 @@ def job_of(folder: Path, text: str, nproc_per_node: int = 1, **more: object) -> 
 
 def emulated(spec: JobSpec, folder: Path) -> Emulation:
     return emulate(spec, DEVICE, log_path=folder / "log", traces_dir=folder / "traces")
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of the processes that run something in `folder`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(folder) in line and "pytest" not in line.split()[2:3]:
-            found.append(line)
-    return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 DDP = """
@@ -276,19 +251,7 @@ def test_an_interrupted_emulation_leaves_nothing(
         load_emulation(out)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[Path, None, None]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, b"size=2m"):
-        pytest.skip(f"cannot mount a tmpfs here: {os.strerror(ctypes.get_errno())}")
-    yield folder
-    libc.umount2(os.fsencode(folder), 2)
-
-
-def test_a_full_disk_is_one_clear_error(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     text = """
         import torch
         x = torch.ones(8, device="cuda")
@@ -296,8 +259,11 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, small_disk: Path) -> Non
             x.add_(1)
     """
     spec = job_of(tmp_path, text)
-    with pytest.raises(UnderstudyError, match=r"disk is full") as caught:
-        emulate(spec, DEVICE, log_path=small_disk / "log", traces_dir=small_disk / "traces")
-    assert str(small_disk) in str(caught.value)
+    with (
+        small_disk(tmp_path / "disk", "2M") as disk,
+        pytest.raises(UnderstudyError, match=r"disk is full") as caught,
+    ):
+        emulate(spec, DEVICE, log_path=disk / "log", traces_dir=disk / "traces")
+    assert str(disk) in str(caught.value)
     assert "Traceback" not in str(caught.value)
-    np.testing.assert_equal(processes_of(tmp_path), [])
+    assert processes_of(tmp_path) == []

@@ -11,33 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import GPT2, UNDERSTUDY, Cli
+from tests.e2e.machine import eventually, processes_of, small_disk
 
 DEVICE = "a100-sxm-80gb"
 
 pytestmark = pytest.mark.slow
 
 
-def _living_processes(home: Path) -> list[str]:
-    """Command lines of processes that carry this state folder in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes()
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        except OSError:
-            continue
-        if f"UNDERSTUDY_HOME={home}".encode() in environment.split(b"\0") and command:
-            found.append(command)
-    return found
-
-
 def _assert_nothing_left(cli: Cli, job: str) -> None:
     query = f"select count(*) as n from simulated_runtimes where job like '{job}%'"
     assert cli.rows(query) == [{"n": 0}]
-    deadline = time.monotonic() + 10
-    while _living_processes(cli.home) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert _living_processes(cli.home) == []
+    assert eventually(lambda: processes_of(cli.home) == [], 10), processes_of(cli.home)
 
 
 def test_script_outside_the_repository_with_relative_path(cli: Cli, tmp_path: Path) -> None:
@@ -133,30 +117,14 @@ def test_interrupt_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
     _assert_nothing_left(cli, "endless")
 
 
-@pytest.fixture
-def small_disk(cli: Cli, request: pytest.FixtureRequest):
-    """A tmpfs of 1 MB in place of one folder of the state."""
-    folder = cli.home / request.param
-    folder.mkdir(parents=True, exist_ok=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(folder)], check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("a small tmpfs needs the right to mount")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("small_disk", ["jobs"], indirect=True)
-def test_full_disk(cli: Cli, small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "full.py"
     script.write_text(
         "import torch\nx = torch.zeros(8, device='cuda')\nfor _ in range(200_000):\n    x.add_(1)\n"
     )
-    done = cli.run("predict", "--device", DEVICE, "--", script)
+    with small_disk(cli.home / "jobs", "1M"):
+        done = cli.run("predict", "--device", DEVICE, "--", script)
     assert done.code == 1
     assert "disk" in done.err.lower() or "space" in done.err.lower()
     assert "Traceback" not in done.err
-    subprocess.run(["umount", "-l", str(small_disk)], check=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(small_disk)], check=True)
     _assert_nothing_left(cli, "full")
