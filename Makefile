@@ -13,10 +13,10 @@ export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
 export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup build demo test lint format ui bench lock clean
+.PHONY: help setup build demo test scripts-table lint format ui bench lock clean
 
 help: ## lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: build ## installs everything into .venv and builds the interceptor
 
@@ -39,6 +39,11 @@ demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+
+scripts-table: setup ## measures the scripts of the README's table and writes it anew
+	rm -rf var/scripts_table
+	SCRIPTS_TABLE=write $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/e2e/test_scripts_*.py
+	$(BIN)/python -m tests.e2e.scripts_table
 
 lint: setup ## ruff and pyright
 	$(BIN)/ruff check .
