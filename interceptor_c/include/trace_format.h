@@ -96,10 +96,20 @@ enum us_api {
     US_API_TENSOR_FREE = 45,   /* same */
     US_API_OUT_OF_MEMORY = 46, /* a device allocation failed: b = bytes asked for, c = bytes in use */
     /* Marks. */
-    US_API_ITERATION = 50,   /* end of an optimizer step: a = iteration number from 0 */
+    US_API_ITERATION = 50,   /* an iteration may end here: a = how many of these came before,
+                                b = number of the optimizer or module, flags = us_mark */
     US_API_UNSUPPORTED = 51, /* definition: US_DEFINITION_TEXT with the function's name */
-    US_API_ANNOTATION = 52,  /* definition: US_DEFINITION_TEXT */
+    US_API_ANNOTATION = 52,  /* definition: US_DEFINITION_TEXT; a = us_annotation */
 };
+
+/* What made a US_API_ITERATION. */
+enum us_mark {
+    US_MARK_STEP = 0,   /* an optimizer step has ended */
+    US_MARK_MARKER = 1, /* the range or mark that the user named has ended */
+    US_MARK_CALL = 2,   /* a module that no other module calls is about to run */
+};
+
+enum us_annotation { US_ANNOTATION_TEXT = 0, US_ANNOTATION_BEGIN = 1, US_ANNOTATION_END = 2 };
 
 enum us_copy_kind { US_COPY_H2H = 0, US_COPY_H2D = 1, US_COPY_D2H = 2, US_COPY_D2D = 3 };
 

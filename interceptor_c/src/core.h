@@ -66,6 +66,7 @@ bool us_slab_holds(const struct us_slab *slab, const void *object);
 void us_define_stream(uint32_t number, const struct us_stream *stream);
 int us_compute_capability(void); /* 90 for 9.0 */
 uint32_t us_trace_generation(void); /* changes with every opened trace */
+void us_annotate(const char *text, size_t bytes, enum us_annotation kind);
 
 /* stream.c */
 void us_streams_define_all(void);

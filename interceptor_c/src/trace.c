@@ -468,16 +468,27 @@ US_EXPORT void understudy_trace_close(void) {
     us_lock_give(&definitions_lock);
 }
 
-US_EXPORT void understudy_mark_iteration(void) {
+US_EXPORT void understudy_mark(unsigned source, unsigned number) {
     struct us_record record = us_record_begin(US_API_ITERATION);
     record.a = __atomic_fetch_add(&iteration, 1, __ATOMIC_RELAXED);
+    record.b = number;
+    record.flags = source;
+    us_emit(&record);
+}
+
+US_EXPORT void understudy_mark_iteration(void) {
+    understudy_mark(US_MARK_STEP, 0);
+}
+
+void us_annotate(const char *text, size_t bytes, enum us_annotation kind) {
+    struct us_record record = us_record_begin(US_API_ANNOTATION);
+    record.definition = us_define(US_DEFINITION_TEXT, text, bytes);
+    record.a = kind;
     us_emit(&record);
 }
 
 US_EXPORT void understudy_annotate(const char *text) {
-    struct us_record record = us_record_begin(US_API_ANNOTATION);
-    record.definition = us_define(US_DEFINITION_TEXT, text, strlen(text));
-    us_emit(&record);
+    us_annotate(text, strlen(text), US_ANNOTATION_TEXT);
 }
 
 /* Plain programs start their trace by environment; children must not overwrite it. */
