@@ -8,6 +8,7 @@ BOOTSTRAP_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+REPLAY := understudy/simulation/native/build/libreplay.so
 
 export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
 export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
@@ -30,8 +31,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-build: $(INSTALLED) ## builds the interceptor (interceptor_c/build)
+build: $(INSTALLED) $(REPLAY) ## builds the interceptor (interceptor_c/build) and the replay engine
 	@$(MAKE) --silent --no-print-directory -C interceptor_c PYTHON=$(BIN)/python
+
+$(REPLAY): understudy/simulation/native/replay.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -fPIC -shared -o $@.tmp $<
+	@mv $@.tmp $@
 
 demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
@@ -64,5 +70,5 @@ lock: setup ## resolves the dependencies anew into requirements.lock
 	$(BIN)/python .ci/lock.py
 
 clean: ## removes what was built and installed; var/ stays
-	rm -rf .venv interceptor_c/build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv interceptor_c/build $(dir $(REPLAY)) *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

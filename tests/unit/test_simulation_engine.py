@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import UnderstudyError
-from understudy.simulation import engine
-from understudy.simulation.engine import (
+from understudy.simulation import engine, reference
+from understudy.simulation.world import (
     DEVICE,
     HOST,
     HOST_WAIT,
@@ -30,8 +30,21 @@ from understudy.simulation.engine import (
     Program,
     Timeline,
     World,
-    replay,
 )
+
+
+def replay(job: World) -> list[Timeline]:
+    """Replays with both engines, which have to agree on every start and end, and on errors."""
+    try:
+        expected = reference.replay(job)
+    except UnderstudyError as error:
+        with pytest.raises(UnderstudyError) as caught:
+            engine.replay(job)
+        assert str(caught.value) == str(error)
+        raise
+    timelines = engine.replay(job)
+    assert same(timelines, expected)
+    return timelines
 
 
 @dataclass
@@ -74,13 +87,13 @@ def pair(stream: int, duration: int, *calls: tuple[str, int], sequence: int = 0)
 def program(ops: Sequence[Op]) -> Program:
     likes = [(p.communicator, p.peer, p.kind if p.peer >= 0 else "") for o in ops for p in o.parts]
     return Program(
-        kind=[o.kind for o in ops],
-        stream=[o.stream for o in ops],
-        depends_on=[o.depends_on for o in ops],
-        gap_ns=[o.gap for o in ops],
-        cost_ns=[o.cost for o in ops],
-        latency_ns=[o.latency for o in ops],
-        duration_ns=[o.duration for o in ops],
+        kind=np.array([o.kind for o in ops], np.int64),
+        stream=np.array([o.stream for o in ops], np.int64),
+        depends_on=np.array([o.depends_on for o in ops], np.int64),
+        gap_ns=np.array([o.gap for o in ops], np.int64),
+        cost_ns=np.array([o.cost for o in ops], np.int64),
+        latency_ns=np.array([o.latency for o in ops], np.int64),
+        duration_ns=np.array([o.duration for o in ops], np.int64),
         parts={
             i: tuple(
                 replace(
@@ -519,8 +532,8 @@ def test_longer_ops_end_nothing_earlier(job: World, data: st.DataObject) -> None
     longer = [
         replace(
             p,
-            duration_ns=[d + data.draw(st.integers(0, 5)) for d in p.duration_ns],
-            gap_ns=[g + data.draw(st.integers(0, 5)) for g in p.gap_ns],
+            duration_ns=p.duration_ns + [data.draw(st.integers(0, 5)) for _ in p.kind],
+            gap_ns=p.gap_ns + [data.draw(st.integers(0, 5)) for _ in p.kind],
         )
         for p in job.programs
     ]
@@ -536,7 +549,7 @@ def test_streams_never_overlap_and_joins_end_together(job: World) -> None:
     for placement, timeline in zip(job.placements, timelines, strict=True):
         p = job.programs[placement.program]
         assert (timeline.end_ns >= timeline.start_ns).all()
-        for stream in set(p.stream) - {-1}:
+        for stream in set(p.stream.tolist()) - {-1}:
             ops = [
                 i
                 for i in range(len(p.kind))
@@ -577,7 +590,7 @@ def test_network_cards_do_not_depend_on_the_order_of_work(
     ]
     job = replace(job, placements=placements)
     expected = replayed(job)
-    other = engine._Engine(job)
+    other = reference._Engine(job)
     other.work = AnyOrder(other.work, data.draw(st.randoms(use_true_random=False)))
     assert same(other.run(), expected)
 

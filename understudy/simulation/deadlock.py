@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from understudy.simulation.engine import JoinKey, JoinState, RankState
+    from understudy.simulation.reference import JoinKey, JoinState, RankState
 
     Keys = Callable[[RankState, int], list[tuple[JoinKey, tuple[int, ...]]]]
 

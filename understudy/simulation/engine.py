@@ -1,382 +1,247 @@
-"""Replays the programs of all ranks with given durations: the reference engine.
+"""Replays the programs of all ranks with given durations: the engine, in C.
 
-The rules are those of CUDA streams and NCCL; with fixed durations they make every time a maximum
-of sums, so ranks may be advanced in any order, each as far as it can go, and the result is the
-same. Only operations that share a network card depend on a global order; they are granted one by
-one, earliest first, when everything else waits.
-
-* A rank has one host queue. Each op waits `gap_ns` of host time, acts, and costs the host
-  `cost_ns` in the driver.
-* A stream runs its ops in issue order, one at a time (CUDA programming guide, "Streams"). An op
-  starts `latency_ns` after its call at the earliest.
-* `depends_on` names the op that an event captured when it was recorded, so recording an event again
-  does not move earlier waits (cudaEventRecord, cudaStreamWaitEvent).
-* A `stream_wait` holds its stream, never the host; a `host_wait` holds the host.
-* A `join` starts on its stream and holds it until every member has arrived: an NCCL kernel spins.
-  Its parts are matched by (communicator, sequence), sends and receives by direction as well; a
-  part lasts as long as the longest op that takes part in it, an op until its last part has ended.
-* A stream takes `queue_depth` pending ops; the next call waits for the oldest of them.
-
-All times are integer nanoseconds. Nothing here depends on the order of ranks, or on a clock.
+`native/replay.c` does the work; world.py has the rules and reference.py the same in Python. Here a
+world becomes the arrays that the C code reads, and everything that it relies on is checked.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import ctypes
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from understudy.errors import UnderstudyError
-from understudy.simulation.deadlock import describe_deadlock
+from understudy.simulation import reference
+from understudy.simulation.world import ON_STREAM, Placement, Program, Timeline, World, check
 
-HOST, DEVICE, STREAM_WAIT, JOIN, HOST_WAIT = range(5)
-_ON_STREAM = frozenset({DEVICE, STREAM_WAIT, JOIN})
+LIBRARY = Path(__file__).resolve().parent / "native" / "build" / "libreplay.so"
 
-#: `depends_on` of an op that names none.
-NONE = -(2**31)
+_DONE, _DEADLOCK = range(2)
 
-#: Pending launches that one stream takes before a launch blocks. Not documented by NVIDIA; about
-#: 1000 was measured (forums.developer.nvidia.com topic 68937, stackoverflow.com question 53970187).
-QUEUE_DEPTH = 1024
-
-_PENDING = -1
-#: The host of a rank among its streams, whose numbers start at 0.
-HOST_QUEUE = -1
+#: (communicator, source, destination) of the job; the latter two are -1 for collectives.
+Channel = tuple[int, int, int]
+#: The same as the rank's program has it: (communicator, peer, kind).
+LocalChannel = tuple[int, int, str]
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a join does on one communicator. `calls` of its like fill one repetition."""
-
-    kind: str  #: all_reduce, ..., send, recv
-    communicator: int  #: as numbered in the rank
-    peer: int  #: rank in the communicator; -1 for collectives
-    sequence: int  #: calls of its like before it in the program
-    calls: int
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What one rank does in one repetition: parallel lists, one entry per op."""
-
-    kind: list[int]
-    stream: list[int]  #: -1: no stream; a `host_wait` without dependency then waits for all
-    depends_on: list[int]  #: op, -k: k-th last op of the previous repetition, or NONE
-    gap_ns: list[int]
-    cost_ns: list[int]
-    latency_ns: list[int]
-    duration_ns: list[int]
-    parts: dict[int, tuple[Part, ...]]  #: by op
-
-
-@dataclass(frozen=True)
-class Placement:
-    """One rank: its program, its communicators (own number -> the job's) and where it runs."""
-
-    program: int
-    communicators: Mapping[int, int]
-    node: int = 0
-    network_card: int = 0  #: number in the job
+class _Program(ctypes.Structure):
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("stream_count", ctypes.c_int32),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "kind",
+                "stream",
+                "depends_on",
+                "gap_ns",
+                "cost_ns",
+                "latency_ns",
+                "duration_ns",
+                "stream_start",
+                "stream_ops",
+                "part_start",
+                "part_channel",
+                "part_sequence",
+                "part_calls",
+            )
+        ),
+    )
 
 
-@dataclass(frozen=True)
-class World:
-    """A job as the engine sees it. `members` has the ranks of each communicator, in its order."""
+class _World(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("ranks", "repetitions", "queue_depth", "joins", "card_numbers")
+        ),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "programs",
+                "rank",
+                "channel_of",
+                "channels",
+                "cards",
+                "start",
+                "end",
+            )
+        ),
+    )
 
-    programs: Sequence[Program]
-    placements: Sequence[Placement]  #: by rank
-    members: Mapping[int, Sequence[int]]
-    repetitions: int = 1
-    queue_depth: int = QUEUE_DEPTH
+
+#: struct rank and struct channel of replay.c.
+_RANK = np.dtype(
+    [("program", "i4"), ("first_op", "i8"), ("first_stream", "i8"), ("first_channel", "i8")],
+    align=True,
+)
+_CHANNEL = np.dtype(
+    [("members", "i4"), ("card_count", "i4"), ("first_join", "i8"), ("first_card", "i8")],
+    align=True,
+)
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """Times of one rank, shape [repetitions, ops]; a host op starts and ends when it is called."""
+class _Arrays:
+    """A program as the C code reads it. `channels` are the local channels of its parts and
+    `joins[i]` how many joins the calls on channel i reach through all repetitions."""
 
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-
-
-class RankState:
-    """How far one rank has come. An op's position counts through all repetitions."""
-
-    def __init__(self, rank: int, program: Program, repetitions: int, queue_depth: int) -> None:
-        self.rank = rank
-        self.queue_depth = queue_depth
-        self.program = program
+    def __init__(self, program: Program, repetitions: int) -> None:
+        check(program)
         self.length = len(program.kind)
-        self.total = self.length * repetitions
-        self.start = [_PENDING] * self.total
-        self.end = [_PENDING] * self.total
-        self.position = 0
-        self.time = 0
-        streams = sorted({s for s in program.stream if s >= 0})
-        self.pending: dict[int, deque[tuple[int, int]]] = {s: deque() for s in streams}
-        self.issued: dict[int, list[int]] = {s: [] for s in streams}
-        self.tail = dict.fromkeys(streams, 0)
-        self.waiters: dict[int, list[int]] = {}
-        self.open_parts: dict[int, int] = {}
-        self.part_end: dict[int, int] = {}
+        on_stream = np.isin(program.kind, sorted(ON_STREAM))
+        numbers = np.unique(program.stream[program.stream >= 0])
+        self.stream_count = len(numbers)
+        stream = np.where(program.stream < 0, -1, np.searchsorted(numbers, program.stream))
+        of_stream = [np.flatnonzero(on_stream & (stream == s)) for s in range(len(numbers))]
+        parts = [program.parts.get(op, ()) for op in range(self.length)]
+        flat = [part for of_op in parts for part in of_op]
+        local = [(p.communicator, p.peer, p.kind if p.peer >= 0 else "") for p in flat]
+        self.channels: list[LocalChannel] = sorted(set(local))
+        number = {channel: i for i, channel in enumerate(self.channels)}
+        sequence = np.array([p.sequence for p in flat], np.int64)
+        calls = np.array([p.calls for p in flat], np.int64)
+        channel = np.array([number[c] for c in local], np.int32)
+        self.joins = np.zeros(len(self.channels), np.int64)
+        np.maximum.at(self.joins, channel, sequence + (repetitions - 1) * calls + 1)
+        self._arrays: dict[str, NDArray] = {
+            "kind": program.kind.astype(np.uint8),
+            "stream": stream.astype(np.int32),
+            "depends_on": program.depends_on.astype(np.int32),
+            "gap_ns": program.gap_ns.astype(np.int64),
+            "cost_ns": program.cost_ns.astype(np.int64),
+            "latency_ns": program.latency_ns.astype(np.int64),
+            "duration_ns": program.duration_ns.astype(np.int64),
+            "stream_start": _starts([len(ops) for ops in of_stream]),
+            "stream_ops": np.concatenate([*of_stream, np.empty(0, int)]).astype(np.int32),
+            "part_start": _starts([len(of_op) for of_op in parts]).astype(np.int32),
+            "part_channel": channel,
+            "part_sequence": sequence,
+            "part_calls": calls,
+        }
 
-    def targets(self, position: int) -> list[int]:
-        """Positions that the wait at `position` waits for."""
-        repetition, op = divmod(position, self.length)
-        depends_on = self.program.depends_on[op]
-        if depends_on >= 0:
-            return [repetition * self.length + depends_on]
-        if depends_on != NONE:
-            # An event of the previous repetition; before the first one it was never recorded.
-            return [repetition * self.length + depends_on] if repetition else []
-        if self.program.kind[op] != HOST_WAIT:
-            return []
-        stream = self.program.stream[op]
-        streams = self.issued if stream < 0 else (stream,)
-        return [self.issued[s][-1] for s in streams if self.issued[s]]
-
-    def unresolved(self, position: int) -> int | None:
-        """A target of the wait at `position` whose end is not known yet."""
-        return next((k for k in self.targets(position) if self.end[k] == _PENDING), None)
-
-    def full(self, stream: int) -> bool:
-        """Whether the stream takes no further op until its oldest pending one has ended."""
-        issued = self.issued[stream]
-        return len(issued) >= self.queue_depth and self.end[issued[-self.queue_depth]] == _PENDING
-
-    @property
-    def finished(self) -> bool:
-        """Whether all ops of all repetitions have ended."""
-        return self.position == self.total and not any(self.pending.values())
-
-
-@dataclass
-class JoinState:
-    """One collective, or one pair of a send and a receive."""
-
-    members: tuple[int, ...]
-    cards: tuple[int, ...]  #: network cards it occupies
-    ready: int = 0
-    duration: int = 0
-    arrived: list[tuple[RankState, int, int]] = field(
-        default_factory=list
-    )  #: rank, position, stream
-
-
-#: (communicator, source, destination, sequence); source and destination are -1 in collectives.
-JoinKey = tuple[int, int, int, int]
+    def structure(self) -> _Program:
+        pointers = {name: array.ctypes.data for name, array in self._arrays.items()}
+        return _Program(self.length, self.stream_count, **pointers)
 
 
 def replay(world: World) -> list[Timeline]:
     """Start and end of every op of every rank, by rank.
 
-    Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever.
+    Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever, and
+    when the engine is not built.
     """
-    for program in world.programs:
-        _check(program)
-    return _Engine(world).run()
-
-
-class _Engine:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.ranks = [
-            RankState(rank, world.programs[p.program], world.repetitions, world.queue_depth)
-            for rank, p in enumerate(world.placements)
-        ]
-        self.joins: dict[JoinKey, JoinState] = {}
-        self.card_requests: list[tuple[int, JoinKey]] = []
-        self.card_free: dict[int, int] = {}
-        self.work: list[tuple[RankState, int]] = [(r, HOST_QUEUE) for r in reversed(self.ranks)]
-
-    def run(self) -> list[Timeline]:
-        while True:
-            while self.work:
-                rank, queue = self.work.pop()
-                if queue == HOST_QUEUE:
-                    self._advance_host(rank)
-                else:
-                    self._advance_stream(rank, queue)
-            if not self.card_requests:
-                break
-            # Everything waits, so a request that is still to come depends on one of these and is
-            # later than the earliest.
-            self._grant(heapq.heappop(self.card_requests)[1])
-        if not all(r.finished for r in self.ranks):
-            raise UnderstudyError(describe_deadlock(self.ranks, self.joins, self._keys))
-        shape = (self.world.repetitions, -1)
-        return [
-            Timeline(
-                np.array(r.start, np.int64).reshape(shape), np.array(r.end, np.int64).reshape(shape)
+    programs = [_Arrays(program, world.repetitions) for program in world.programs]
+    ranks, channel_of, channels, cards = _connect(world, programs)
+    ops = np.array([programs[p.program].length * world.repetitions for p in world.placements])
+    ranks["first_op"] = _starts(ops)[:-1]
+    start, end = np.empty(int(ops.sum()), np.int64), np.empty(int(ops.sum()), np.int64)
+    structures = (_Program * len(programs))(*(program.structure() for program in programs))
+    code = _library().understudy_replay(
+        ctypes.byref(
+            _World(
+                ranks=len(ranks),
+                repetitions=world.repetitions,
+                queue_depth=world.queue_depth,
+                joins=int(channels["first_join"][-1]),
+                card_numbers=int(cards.max(initial=-1)) + 1,
+                programs=ctypes.addressof(structures),
+                rank=ranks.ctypes.data,
+                channel_of=channel_of.ctypes.data,
+                channels=channels.ctypes.data,
+                cards=cards.ctypes.data,
+                start=start.ctypes.data,
+                end=end.ctypes.data,
             )
-            for r in self.ranks
-        ]
-
-    def _advance_host(self, rank: RankState) -> None:
-        """Run the host until it waits for an op whose end is not known, or to its end."""
-        program, length, total = rank.program, rank.length, rank.total
-        kinds, streams, gaps, costs = program.kind, program.stream, program.gap_ns, program.cost_ns
-        latencies, durations = program.latency_ns, program.duration_ns
-        start, end, pending, tail = rank.start, rank.end, rank.pending, rank.tail
-        depth = rank.queue_depth
-        position, time = rank.position, rank.time
-        op = position % length if length else 0
-        while position < total:
-            kind = kinds[op]
-            at = time + gaps[op]
-            if kind in _ON_STREAM:
-                stream = streams[op]
-                issued = rank.issued[stream]
-                if len(issued) >= depth:
-                    oldest = issued[-depth]
-                    if end[oldest] == _PENDING:
-                        rank.waiters.setdefault(oldest, []).append(HOST_QUEUE)
-                        break
-                    at = max(at, end[oldest])
-                issued.append(position)
-                issue = at + latencies[op]
-                queue = pending[stream]
-                if queue:
-                    queue.append((position, issue))
-                elif kind == DEVICE:
-                    # The common case, without the detour through the queue.
-                    begin = tail[stream]
-                    if issue > begin:
-                        begin = issue
-                    start[position] = begin
-                    tail[stream] = end[position] = begin + durations[op]
-                else:
-                    queue.append((position, issue))
-                    self._advance_stream(rank, stream)
-            else:
-                start[position] = at
-                if kind == HOST_WAIT:
-                    unresolved = rank.unresolved(position)
-                    if unresolved is not None:
-                        rank.waiters.setdefault(unresolved, []).append(HOST_QUEUE)
-                        break
-                    at = max([at, *(end[k] for k in rank.targets(position))])
-                end[position] = at
-            time = at + costs[op]
-            position += 1
-            op += 1
-            if op == length:
-                op = 0
-        rank.position, rank.time = position, time
-
-    def _advance_stream(self, rank: RankState, stream: int) -> None:
-        """Run the pending ops of a stream until one has to wait."""
-        program, length, queue = rank.program, rank.length, rank.pending[stream]
-        tail = rank.tail[stream]
-        while queue:
-            # Conditions are looked at afresh each time: a wake-up may come twice or too early.
-            position, issue = queue[0]
-            op = position % length
-            kind = program.kind[op]
-            begin = max(issue, tail)
-            if kind == DEVICE:
-                ended = begin + program.duration_ns[op]
-            elif kind == STREAM_WAIT:
-                unresolved = rank.unresolved(position)
-                if unresolved is not None:
-                    rank.waiters.setdefault(unresolved, []).append(stream)
-                    break
-                ended = max([begin, *(rank.end[k] for k in rank.targets(position))])
-            else:
-                if rank.start[position] == _PENDING:
-                    rank.start[position] = begin
-                    self._arrive(rank, position, stream)
-                if rank.open_parts[position]:
-                    break
-                begin, ended = rank.start[position], rank.end[position]
-            queue.popleft()
-            rank.start[position] = begin
-            rank.end[position] = tail = ended
-            for waiter in rank.waiters.pop(position, ()):
-                self.work.append((rank, waiter))
-        rank.tail[stream] = tail
-
-    def _keys(self, rank: RankState, position: int) -> list[tuple[JoinKey, tuple[int, ...]]]:
-        """Key and members of each part of the join at `position`."""
-        repetition, op = divmod(position, rank.length)
-        communicators = self.world.placements[rank.rank].communicators
-        keys = []
-        for part in rank.program.parts[op]:
-            communicator = communicators[part.communicator]
-            members = tuple(self.world.members[communicator])
-            sequence = part.sequence + repetition * part.calls
-            if part.peer < 0:
-                keys.append(((communicator, -1, -1, sequence), members))
-                continue
-            ends = (rank.rank, members[part.peer])
-            source, destination = ends if part.kind == "send" else ends[::-1]
-            keys.append(((communicator, source, destination, sequence), (source, destination)))
-        return keys
-
-    def _arrive(self, rank: RankState, position: int, stream: int) -> None:
-        keys = self._keys(rank, position)
-        rank.open_parts[position] = len(keys)
-        duration = rank.program.duration_ns[position % rank.length]
-        for key, members in keys:
-            join = self.joins.get(key)
-            if join is None:
-                join = self.joins[key] = JoinState(members, self._cards(members))
-            join.arrived.append((rank, position, stream))
-            join.ready = max(join.ready, rank.start[position])
-            join.duration = max(join.duration, duration)
-            if len(join.arrived) < len(members):
-                continue
-            if join.cards:
-                heapq.heappush(self.card_requests, (join.ready, key))
-            else:
-                self._complete(key, join.ready + join.duration)
-
-    def _cards(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        placements = [self.world.placements[m] for m in members]
-        if len({p.node for p in placements}) == 1:
-            return ()
-        return tuple(sorted({p.network_card for p in placements}))
-
-    def _grant(self, key: JoinKey) -> None:
-        """Let a join use its network cards, which serve one after the other."""
-        join = self.joins[key]
-        begin = max([join.ready, *(self.card_free.get(c, 0) for c in join.cards)])
-        # At least 1 ns: a join must be later than the ones that it follows on a card.
-        end = begin + max(1, join.duration)
-        self.card_free.update(dict.fromkeys(join.cards, end))
-        self._complete(key, end)
-
-    def _complete(self, key: JoinKey, end: int) -> None:
-        for rank, position, stream in self.joins.pop(key).arrived:
-            # Until its last part has ended, an op's end is kept apart from what others see.
-            rank.open_parts[position] -= 1
-            rank.part_end[position] = max(rank.part_end.get(position, 0), end)
-            if rank.open_parts[position] == 0:
-                rank.end[position] = rank.part_end.pop(position)
-                self.work.append((rank, stream))
+        )
+    )
+    if code == _DEADLOCK:
+        reference.replay(world)
+        raise UnderstudyError("the engines disagree on a deadlock; please report this job")
+    if code != _DONE:
+        raise UnderstudyError(
+            f"there is not enough memory to replay {len(ranks)} ranks with {len(start):,} ops"
+        )
+    shape = (world.repetitions, -1)
+    bounds = _starts(ops).tolist()
+    return [
+        Timeline(start[a:b].reshape(shape), end[a:b].reshape(shape))
+        for a, b in itertools.pairwise(bounds)
+    ]
 
 
-def _check(program: Program) -> None:
-    """Raise UnderstudyError where a program breaks what the engine relies on."""
-    length = len(program.kind)
-    for op, (kind, stream, depends_on) in enumerate(
-        zip(program.kind, program.stream, program.depends_on, strict=True)
-    ):
-        if kind in _ON_STREAM and stream < 0:
-            raise UnderstudyError(f"op {op} of a program runs on no stream; emulate the job again")
-        if depends_on != NONE and not -length <= depends_on < op:
-            raise UnderstudyError(
-                f"op {op} of a program depends on op {depends_on}, which is not before it; "
-                "emulate the job again"
-            )
-        if depends_on != NONE and kind not in (STREAM_WAIT, HOST_WAIT):
-            raise UnderstudyError(
-                f"op {op} of a program depends on another but is no wait; emulate the job again"
-            )
-        if kind == JOIN and not program.parts.get(op):
-            raise UnderstudyError(
-                f"op {op} of a program is a join without collective parts; emulate the job again"
-            )
+def _starts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of several runs of these lengths starts, and the end of the last."""
+    return np.concatenate(([0], np.cumsum(np.asarray(counts, np.int64)))).astype(np.int64)
+
+
+def _connect(
+    world: World, programs: Sequence[_Arrays]
+) -> tuple[NDArray, NDArray[np.int64], NDArray, NDArray[np.int32]]:
+    """Ranks (without first_op), their channels in the job's numbers, the channels, their cards.
+
+    Channels, and so joins, are numbered by communicator, source, destination: ties between joins
+    that ask for a network card at the same time do not depend on the order of ranks. A last entry
+    of the channels holds the number of all joins.
+    """
+    of_rank = [
+        [_channel(world, rank, place, local) for local in programs[place.program].channels]
+        for rank, place in enumerate(world.placements)
+    ]
+    known = sorted({channel for channels in of_rank for channel in channels})
+    number = {channel: i for i, channel in enumerate(known)}
+    channel_of = np.array([number[c] for channels in of_rank for c in channels], np.int64)
+    joins = np.zeros(len(known), np.int64)
+    if len(channel_of):
+        np.maximum.at(
+            joins,
+            channel_of,
+            np.concatenate([programs[place.program].joins for place in world.placements]),
+        )
+    members = [
+        world.members[communicator] if source < 0 else (source, destination)
+        for communicator, source, destination in known
+    ]
+    cards = [_cards(world, ranks) for ranks in members]
+    channels = np.zeros(len(known) + 1, _CHANNEL)
+    channels["members"][:-1] = [len(ranks) for ranks in members]
+    channels["card_count"][:-1] = [len(of_channel) for of_channel in cards]
+    channels["first_join"] = _starts(joins)
+    channels["first_card"] = _starts([len(of_channel) for of_channel in cards])
+    ranks = np.zeros(len(world.placements), _RANK)
+    ranks["program"] = [place.program for place in world.placements]
+    used = [programs[place.program] for place in world.placements]
+    ranks["first_stream"] = _starts([program.stream_count for program in used])[:-1]
+    ranks["first_channel"] = _starts([len(program.channels) for program in used])[:-1]
+    flat = [card for of_channel in cards for card in of_channel]
+    return ranks, channel_of, channels, np.array(flat, np.int32)
+
+
+def _channel(world: World, rank: int, place: Placement, local: LocalChannel) -> Channel:
+    communicator = place.communicators[local[0]]
+    if local[1] < 0:
+        return (communicator, -1, -1)
+    peer = world.members[communicator][local[1]]
+    return (communicator, rank, peer) if local[2] == "send" else (communicator, peer, rank)
+
+
+def _cards(world: World, ranks: Sequence[int]) -> tuple[int, ...]:
+    """The network cards that these ranks use among themselves: none on one node."""
+    placements = [world.placements[rank] for rank in ranks]
+    if len({p.node for p in placements}) == 1:
+        return ()
+    return tuple(sorted({p.network_card for p in placements}))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    if not LIBRARY.is_file():
+        raise UnderstudyError(f"{LIBRARY}: the replay engine is not built; run `make build`")
+    library = ctypes.CDLL(str(LIBRARY))
+    library.understudy_replay.argtypes = [ctypes.c_void_p]
+    library.understudy_replay.restype = ctypes.c_int
+    return library

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from understudy.catalog import Host
 from understudy.errors import UnderstudyError
 from understudy.jobs import JobSpec
-from understudy.simulation.engine import (
+from understudy.simulation.world import (
     DEVICE,
     HOST,
     HOST_WAIT,
@@ -92,13 +92,13 @@ class Programs:
         by_signature = np.append(durations, 0)
         programs = [
             Program(
-                kind=self.kinds[p].tolist(),
-                stream=self.streams[p].tolist(),
-                depends_on=self._depends_on[p].tolist(),
-                gap_ns=np.rint(self._gaps[p] * host_factor).astype(np.int64).tolist(),
-                cost_ns=self._costs[p].tolist(),
-                latency_ns=[self._host.launch_latency_ns] * len(self.kinds[p]),
-                duration_ns=by_signature[self.signatures[p]].tolist(),
+                kind=self.kinds[p],
+                stream=self.streams[p],
+                depends_on=self._depends_on[p],
+                gap_ns=np.rint(self._gaps[p] * host_factor).astype(np.int64),
+                cost_ns=self._costs[p],
+                latency_ns=np.full(len(self.kinds[p]), self._host.launch_latency_ns, np.int64),
+                duration_ns=by_signature[self.signatures[p]],
                 parts=self._parts[p],
             )
             for p in range(len(self.kinds))

@@ -28,8 +28,9 @@ from understudy.catalog import Device
 from understudy.errors import UnderstudyError
 from understudy.jobs import JobSpec
 from understudy.simulation.breakdown import Breakdown, breakdown
-from understudy.simulation.engine import DEVICE, JOIN, Timeline, replay
+from understudy.simulation.engine import replay
 from understudy.simulation.programs import Durations, Programs
+from understudy.simulation.world import DEVICE, JOIN, Timeline
 from warehouse import schemas
 
 CODE_VERSION = "1"
