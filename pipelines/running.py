@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -43,9 +43,17 @@ def predict(
     instance.add_dynamic_partitions(JOBS.name or "", [spec.job])
     predicted_before = store.has_partition("simulation", device, spec.job)
     try:
-        prepare(instance, device, listener=listener)
         config = {"emulation": {"config": {"remeasure_host": remeasure_host}}}
-        _materialize(instance, PREDICT.name, partition_key(device, spec.job), config, listener)
+        partition = partition_key(device, spec.job)
+        if is_prepared(instance, device):
+            _materialize(instance, PREDICT.name, partition, config, listener)
+            return
+        # The script first: an error in it is told before forests are trained for it.
+        stages = {stage: tables.keys(stage) for stage in ("emulation", "merging", "simulation")}
+        emulated, rest = stages["emulation"], stages["merging"] + stages["simulation"]
+        _materialize(instance, PREDICT.name, partition, config, listener, emulated)
+        prepare(instance, device, listener=listener)
+        _materialize(instance, PREDICT.name, partition, {}, listener, rest)
     except DagsterPipesExecutionError as error:
         log = job_dir(spec.job) / device / "emulation.log"
         raise UnderstudyError(
@@ -117,14 +125,16 @@ def _materialize(
     partition: str,
     op_config: dict[str, Any],
     listener: Listener | None,
+    selection: Sequence[dg.AssetKey] | None = None,
 ) -> None:
-    """One run of `job`. The error of a step is raised as it is."""
+    """One run of `job`, or of some of its assets. The error of a step is raised as it is."""
     with _listening(listener):
         defs.resolve_job_def(job).execute_in_process(
             instance=instance,
             partition_key=partition,
             run_config={"ops": op_config, "loggers": {"progress": {}}},
             tags={PROCESS_TAG: process_tag()},
+            asset_selection=selection,
         )
 
 

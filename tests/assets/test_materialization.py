@@ -74,10 +74,9 @@ def test_profiling_and_forests_once(
     assert not running.is_prepared(instance, DEVICE)
 
 
-def test_error_of_the_emulation_process_reaches_the_run(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_error_of_the_emulation_process_reaches_the_run_before_forests_are_trained(
+    instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "is_prepared", lambda instance, device: True)
     spec = JobSpec(JOB, tmp_path / "vanished.py", None, working_dir=tmp_path)
     with pytest.raises(UsageError, match=r"vanished\.py"):
         running.predict(instance, spec, DEVICE)
