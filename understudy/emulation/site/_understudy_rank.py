@@ -252,10 +252,28 @@ def _patch_distributed(module, rank):
         devices = device_ids or [module.torch.cuda.current_device()]
         return barrier(group, async_op, devices, timeout)
 
+    def on_host(exchange):
+        """`exchange` of objects with arguments (objects, rank, group, device): a caller that names
+        a GPU, as pipeline stages do for their shapes, would receive no values there."""
+
+        def wrapper(*args, **kwargs):
+            group = args[2] if len(args) > 2 else kwargs.get("group")
+            if (group or module._get_default_group()) in remapped:
+                host = module.torch.device("cpu")
+                if len(args) > 3:
+                    args = (*args[:3], host, *args[4:])
+                else:
+                    kwargs["device"] = host
+            return exchange(*args, **kwargs)
+
+        return _like(wrapper, exchange)
+
     module.init_process_group = with_gloo(init_process_group, 0)
     module.new_group = with_gloo(new_group, 2)
     module.get_backend = _like(get_backend_as_asked, get_backend)
     module.barrier = _like(barrier_of_both, barrier)
+    for name in ("send_object_list", "recv_object_list", "broadcast_object_list"):
+        setattr(module, name, on_host(getattr(module, name)))
 
     def destroy():
         # gloo's threads abort a process that ends with them running.
