@@ -71,10 +71,22 @@ void us_annotate(const char *text, size_t bytes, enum us_annotation kind);
 /* stream.c */
 void us_streams_define_all(void);
 
-/* device.c */
-int us_physical_device_count(void); /* NVML's, which knows no CUDA_VISIBLE_DEVICES */
-int us_max_blocks_per_multiprocessor(void);
-int us_reserved_shared_memory_per_block(void);
+/* device.c. Physical devices are those of the machine, which NVML knows; CUDA numbers the visible
+   ones (CUDA_VISIBLE_DEVICES) anew. */
+struct us_pci_location {
+    int domain, bus;
+};
+#define US_UUID_TEXT_BYTES 41 /* "GPU-", 32 digits, 4 dashes */
+int us_physical_device_count(void);
+int us_physical_device(int ordinal);
+void us_device_uuid(int physical, unsigned char uuid[16]);
+void us_device_uuid_text(int physical, char text[US_UUID_TEXT_BYTES]);
+struct us_pci_location us_pci_location(int physical);
+int us_device_at(struct us_pci_location location); /* physical, or -1 */
+bool us_peer_access(int first, int second);
+
+/* device_properties.c */
+void us_pci_bus_id(int physical, char *id, size_t bytes); /* "0000:01:00.0" */
 
 /* memory.c: the addresses of all devices; below the mmap area, above ASan's low shadow. */
 #define US_DEVICE_BASE 0x200000000000ull
@@ -125,9 +137,6 @@ cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, 
 cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, size_t bytes,
                            cudaStream_t stream, bool blocking);
 cudaMemPool_t us_default_pool(int device);
-
-/* runtime.c */
-void us_device_uuid(int device, unsigned char uuid[16]);
 
 /* launch.c */
 struct us_function;

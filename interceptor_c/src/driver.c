@@ -118,7 +118,7 @@ US_EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
 US_EXPORT CUresult cuDeviceGetUuid_v2(unsigned char *uuid, CUdevice device) {
     if (!is_device(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    us_device_uuid(device, uuid);
+    us_device_uuid(us_physical_device(device), uuid);
     return CUDA_SUCCESS;
 }
 
@@ -141,14 +141,14 @@ US_EXPORT CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device) {
         return CUDA_ERROR_INVALID_DEVICE;
     if (!id || bytes < 13)
         return CUDA_ERROR_INVALID_VALUE;
-    snprintf(id, (size_t)bytes, "0000:%02X:00.0", device + 1);
+    us_pci_bus_id(us_physical_device(device), id, (size_t)bytes);
     return CUDA_SUCCESS;
 }
 
 US_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     if (!is_device(device) || !is_device(peer))
         return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer;
+    *can = us_peer_access(device, peer);
     return CUDA_SUCCESS;
 }
 

@@ -66,15 +66,27 @@ struct us_device {
     int compute_capability_major, compute_capability_minor;
     int multiprocessors;
     uint64_t memory_bytes; /* what cudaMemGetInfo calls total */
+    uint64_t driver_memory_bytes; /* kept by the driver: NVML's total is larger by it */
     uint64_t context_bytes;
     uint64_t memory_bandwidth_bytes_per_s;
     uint64_t memory_clock_hz, clock_hz;
     uint64_t l2_bytes;
     int memory_bus_bits;
+    /* By the compute capability; see understudy/catalog/compute_capabilities.yaml. */
     int max_threads_per_multiprocessor;
+    int max_blocks_per_multiprocessor;
     int registers_per_multiprocessor;
     int shared_memory_per_multiprocessor_bytes;
     int shared_memory_per_block_optin_bytes;
+    int reserved_shared_memory_per_block_bytes;
+    int float32_to_float64_ratio;
+    uint64_t persisting_l2_bytes, access_policy_window_bytes;
+    int memory_sync_domains;
+    int cluster_launch, tensor_maps; /* 0 or 1, as are the next three */
+    int ecc, gpu_direct, host_coherent;
+    int copy_engines;
+    uint32_t pci_device_id, pci_subsystem_id; /* device << 16 | vendor, as NVML has them */
+    int nvlink_links, nvlink_generation, nvlink_switched;
 };
 
 const struct us_device *us_device(void); /* from UNDERSTUDY_DEVICE_FILE, read once; H100 without */

@@ -404,7 +404,7 @@ int us_occupancy(const struct us_function *function, int block_threads, size_t d
     if (block_threads <= 0 || (uint32_t)block_threads > function->info.max_threads)
         return 0;
     int warps = (block_threads + 31) / 32;
-    int limit = us_max_blocks_per_multiprocessor();
+    int limit = us_device()->max_blocks_per_multiprocessor;
     int by_threads = device->max_threads_per_multiprocessor / 32 / warps;
     limit = by_threads < limit ? by_threads : limit;
     if (function->info.registers) {
@@ -417,7 +417,8 @@ int us_occupancy(const struct us_function *function, int block_threads, size_t d
     uint64_t shared = function->info.static_shared_bytes + dynamic_bytes;
     if (shared > (uint64_t)device->shared_memory_per_block_optin_bytes)
         return 0;
-    shared = (shared + (uint64_t)us_reserved_shared_memory_per_block() + 127) / 128 * 128;
+    shared += (uint64_t)us_device()->reserved_shared_memory_per_block_bytes;
+    shared = (shared + 127) / 128 * 128;
     if (shared) {
         int by_shared = (int)((uint64_t)device->shared_memory_per_multiprocessor_bytes / shared);
         limit = by_shared < limit ? by_shared : limit;

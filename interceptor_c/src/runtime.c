@@ -156,152 +156,15 @@ US_EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int devi
     return cudaSuccess;
 }
 
-US_EXPORT cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device) {
-    if (!is_device(device))
-        return us_error(cudaErrorInvalidDevice);
-    if (!id || bytes < 13)
-        return us_error(cudaErrorInvalidValue);
-    snprintf(id, (size_t)bytes, "0000:%02X:00.0", device + 1);
-    return cudaSuccess;
-}
-
-US_EXPORT cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) {
-    unsigned domain, bus;
-    if (!device || !id || sscanf(id, "%x:%x:", &domain, &bus) != 2 || !is_device((int)bus - 1))
-        return us_error(cudaErrorInvalidValue);
-    *device = (int)bus - 1;
-    return cudaSuccess;
-}
-
-/* struct cudaDeviceProp of CUDA 13. */
-struct device_properties {
-    char name[256];
-    unsigned char uuid[16];
-    char luid[8];
-    unsigned luid_node_mask;
-    size_t total_memory, shared_per_block;
-    int registers_per_block, warp_size;
-    size_t pitch;
-    int max_threads_per_block, max_threads[3], max_grid[3];
-    size_t constant_memory;
-    int major, minor;
-    size_t texture_alignment, texture_pitch_alignment;
-    int multiprocessors, integrated, can_map_host;
-    int textures[39]; /* maxTexture1D ... maxSurfaceCubemapLayered */
-    size_t surface_alignment;
-    int concurrent_kernels, ecc, pci_bus, pci_device, pci_domain, tcc, copy_engines;
-    int unified_addressing, memory_bus_bits, l2_bytes, persisting_l2_bytes;
-    int max_threads_per_multiprocessor, stream_priorities, global_l1, local_l1;
-    size_t shared_per_multiprocessor;
-    int registers_per_multiprocessor, managed_memory, multi_gpu_board, multi_gpu_board_group;
-    int host_native_atomics, pageable_access, concurrent_managed, preemption;
-    int can_use_host_pointer, cooperative_launch;
-    size_t shared_per_block_optin;
-    int pageable_host_tables, direct_managed, max_blocks_per_multiprocessor, access_window;
-    size_t reserved_shared_per_block;
-    int host_register, sparse_arrays, host_register_read_only, timeline_semaphores;
-    int memory_pools, gpu_direct_rdma;
-    unsigned rdma_flush_options;
-    int rdma_ordering;
-    unsigned pool_handle_types;
-    int deferred_arrays, ipc_events, cluster_launch, unified_functions;
-    int numa_config, numa_id, mps, host_numa_id;
-    unsigned pci_device_id, pci_subsystem_id;
-    int host_numa_ipc;
-    int reserved[56];
-};
-_Static_assert(offsetof(struct device_properties, surface_alignment) == 552, "cudaDeviceProp");
-_Static_assert(offsetof(struct device_properties, cluster_launch) == 748, "cudaDeviceProp");
-_Static_assert(sizeof(struct device_properties) == 1008, "cudaDeviceProp");
-
-static int attribute(int number, int device) {
-    int value = 0;
-    us_device_attribute(number, device, &value);
-    return value;
-}
-
-void us_device_uuid(int device, unsigned char uuid[16]) {
-    uint64_t hash = us_hash(us_device()->id, strlen(us_device()->id));
-    memcpy(uuid, &hash, 8);
-    memset(uuid + 8, 0, 8);
-    uuid[15] = (unsigned char)device;
-}
-
-US_EXPORT cudaError_t cudaGetDeviceProperties(struct device_properties *p, int device) {
-    const struct us_device *d = us_device();
-    if (!is_device(device))
-        return us_error(cudaErrorInvalidDevice);
-    if (!p)
-        return us_error(cudaErrorInvalidValue);
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "%s", d->name);
-    us_device_uuid(device, p->uuid);
-    p->total_memory = d->memory_bytes;
-    p->shared_per_block = 49152;
-    p->registers_per_block = 65536;
-    p->warp_size = 32;
-    p->pitch = 2147483647;
-    p->max_threads_per_block = 1024;
-    p->max_threads[0] = p->max_threads[1] = 1024;
-    p->max_threads[2] = 64;
-    p->max_grid[0] = 2147483647;
-    p->max_grid[1] = p->max_grid[2] = 65535;
-    p->constant_memory = 65536;
-    p->major = d->compute_capability_major;
-    p->minor = d->compute_capability_minor;
-    p->texture_alignment = 512;
-    p->texture_pitch_alignment = 32;
-    p->multiprocessors = d->multiprocessors;
-    p->can_map_host = 1;
-    p->surface_alignment = 512;
-    p->concurrent_kernels = 1;
-    p->ecc = 1;
-    p->pci_bus = device + 1;
-    p->copy_engines = 3;
-    p->unified_addressing = 1;
-    p->memory_bus_bits = d->memory_bus_bits;
-    p->l2_bytes = (int)d->l2_bytes;
-    p->max_threads_per_multiprocessor = d->max_threads_per_multiprocessor;
-    p->stream_priorities = 1;
-    p->global_l1 = p->local_l1 = 1;
-    p->shared_per_multiprocessor = (size_t)d->shared_memory_per_multiprocessor_bytes;
-    p->registers_per_multiprocessor = d->registers_per_multiprocessor;
-    p->managed_memory = 1;
-    p->concurrent_managed = 1;
-    p->preemption = 1;
-    p->can_use_host_pointer = 1;
-    p->cooperative_launch = 1;
-    p->shared_per_block_optin = (size_t)d->shared_memory_per_block_optin_bytes;
-    p->max_blocks_per_multiprocessor = us_max_blocks_per_multiprocessor();
-    p->reserved_shared_per_block = (size_t)us_reserved_shared_memory_per_block();
-    p->host_register = 1;
-    p->memory_pools = attribute(115, device);
-    p->cluster_launch = attribute(120, device);
-    return cudaSuccess;
-}
-
-US_EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    if (!is_device(device) || !is_device(peer))
-        return us_error(cudaErrorInvalidDevice);
-    *can = device != peer;
-    return cudaSuccess;
-}
-
 US_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     static char enabled[US_MAX_DEVICES][US_MAX_DEVICES];
     (void)flags;
     if (!is_device(peer) || peer == us_current_device())
         return us_error(cudaErrorInvalidDevice);
+    if (!us_peer_access(us_current_device(), peer))
+        return us_error(cudaErrorPeerAccessUnsupported);
     if (__atomic_exchange_n(&enabled[us_current_device()][peer], 1, __ATOMIC_RELAXED))
         return us_error(cudaErrorPeerAccessAlreadyEnabled);
-    return cudaSuccess;
-}
-
-US_EXPORT cudaError_t cudaDeviceGetP2PAttribute(int *value, int attribute_number, int source,
-                                                int destination) {
-    if (!is_device(source) || !is_device(destination))
-        return us_error(cudaErrorInvalidDevice);
-    *value = attribute_number != 1; /* 1 = performance rank */
     return cudaSuccess;
 }
 

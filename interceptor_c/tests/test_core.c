@@ -40,7 +40,7 @@ static void test_capacity(void) {
     size_t free_bytes, total, after;
     void *first, *second, *third, *host;
     CHECK(cudaMemGetInfo(&free_bytes, &total) == cudaSuccess);
-    CHECK(total == 85029158912ull && free_bytes < total && total - free_bytes > 400u << 20);
+    CHECK(total == 85028896768ull && free_bytes < total && total - free_bytes > 400u << 20);
     CHECK(cudaMalloc(&first, total) == cudaErrorMemoryAllocation);
     CHECK(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
     CHECK(cudaMalloc(&first, 40ull << 30) == cudaSuccess);
