@@ -70,7 +70,7 @@ def plain(
 
 def test_torch_sees_the_device(plain: tuple[dict, RankTrace]) -> None:
     seen, _ = plain
-    assert seen["device"] == [True, 1, "NVIDIA H100 80GB HBM3", [9, 0], 85029158912, 132]
+    assert seen["device"] == [True, 1, "NVIDIA H100 80GB HBM3", [9, 0], 85028896768, 132]
     assert "libcudart.so.13" in seen["libraries"] and "libcudnn.so.9" in seen["libraries"]
 
 

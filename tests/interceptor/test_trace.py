@@ -34,7 +34,7 @@ def test_every_call_is_recorded_in_order_with_its_arguments(
     assert done.returncode == 0, done.stderr
     trace = read_trace(tmp_path / "trace")
     assert trace.closed
-    assert trace.memory_bytes == 85029158912
+    assert trace.memory_bytes == 85028896768
     assert trace.device == "h100-sxm-80gb"
     assert trace.compute_capability == 90
     assert re.fullmatch(r"[0-9a-f]{40}", trace.build_id)

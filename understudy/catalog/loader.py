@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -12,7 +13,13 @@ from typing import Any, TypeVar
 
 import yaml
 
-from understudy.catalog.types import Device, Host, Interconnect
+from understudy.catalog.types import (
+    SOURCE_GROUPS,
+    ComputeCapability,
+    Device,
+    Host,
+    Interconnect,
+)
 from understudy.errors import UnderstudyError, UsageError
 
 _ROOT = Path(__file__).resolve().parent
@@ -33,6 +40,13 @@ def device(id_or_alias: str) -> Device:
 def devices() -> tuple[Device, ...]:
     """All GPUs, ordered by id."""
     return tuple(_load(path, Device) for path in _files("devices"))
+
+
+@cache
+def compute_capabilities() -> Mapping[str, ComputeCapability]:
+    """What follows from a compute capability ("9.0"), by capability."""
+    rows = yaml.safe_load((_ROOT / "compute_capabilities.yaml").read_text(encoding="utf-8"))
+    return MappingProxyType({name: ComputeCapability(**row) for name, row in rows.items()})
 
 
 def host(name: str) -> Host:
@@ -78,7 +92,9 @@ def _find(wanted: str, what: str, entries: Mapping[str, E], where: str) -> E:
 
 
 def _spell(name: str) -> str:
-    return name.strip().lower().replace(" ", "-").replace("_", "-")
+    """One spelling for what people write: without NVIDIA's name and its brands."""
+    spelled = name.strip().lower().replace(" ", "-").replace("_", "-")
+    return re.sub(r"^(nvidia-|tesla-|geforce-)+", "", spelled)
 
 
 def _id(entry: Entry) -> str:
@@ -96,7 +112,7 @@ def _load(path: Path, kind: type[E]) -> E:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise UnderstudyError(f"{path}: not a mapping of fields to values.")
-    wanted = [f.name for f in fields(kind)]
+    wanted = [f.name for f in fields(kind) if f.name != "architecture"]
     unknown = sorted(set(content) - set(wanted))
     optional = {"aliases", "price_usd_per_hour"}
     missing = sorted(set(wanted) - set(content) - optional)
@@ -113,10 +129,34 @@ def _load(path: Path, kind: type[E]) -> E:
                 raise UnderstudyError(f"{path}: {name}.{key} is {figure!r}, not a number.")
     if not frozen["sources"]:
         raise UnderstudyError(f"{path}: `sources` is empty; every figure needs one.")
+    if kind is Device:
+        _check_sources(path, frozen)
+        frozen["architecture"] = _architecture(path, frozen["compute_capability"])
     entry = kind(**frozen)
     if _id(entry) != path.stem:
         raise UnderstudyError(f"{path}: the file must be called {_id(entry)}.yaml.")
     return entry
+
+
+def _architecture(path: Path, capability: str) -> ComputeCapability:
+    known = compute_capabilities()
+    if capability not in known:
+        raise UnderstudyError(
+            f"{path}: compute_capability {capability!r} has no row in compute_capabilities.yaml "
+            f"(there are {', '.join(known)})."
+        )
+    return known[capability]
+
+
+def _check_sources(path: Path, values: Mapping[str, Any]) -> None:
+    """Every figure has a source, its own or its group's."""
+    covered = {*values["sources"], "id", "name", "aliases", "sources"}
+    for group, names in SOURCE_GROUPS.items():
+        if group in values["sources"]:
+            covered |= set(names)
+    bare = [name for name, value in values.items() if name not in covered and value is not None]
+    if bare:
+        raise UnderstudyError(f"{path}: `sources` names no source of {', '.join(bare)}.")
 
 
 def _freeze(value: Any) -> Any:

@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+#: Groups of a device's fields that have one source; other fields have one of their own.
+SOURCE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "attributes": (
+        "compute_capability",
+        "multiprocessors",
+        "memory_bus_bits",
+        "memory_clock_hz",
+        "l2_bytes",
+        "clock_hz",
+        "copy_engines",
+        "ecc",
+    ),
+    "pci": ("pci_device_id", "pci_subsystem_id"),
+    "links": (
+        "interconnect",
+        "nvlink_links",
+        "nvlink_generation",
+        "nvlink_switched",
+        "gpu_direct",
+        "host_coherent",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ComputeCapability:
+    """What every GPU of one compute capability has; see compute_capabilities.yaml for the sources.
+
+    `_per_clock`: results of one multiprocessor in one clock; `half_tensor_flops_per_clock` counts a
+    multiply-add as two operations. `persisting_l2_fraction`: of the L2 cache.
+    """
+
+    max_threads_per_multiprocessor: int
+    max_blocks_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    shared_memory_per_multiprocessor_bytes: int
+    shared_memory_per_block_optin_bytes: int
+    reserved_shared_memory_per_block_bytes: int
+    float32_per_clock: int
+    float64_per_clock: int
+    half_tensor_flops_per_clock: int
+    persisting_l2_fraction: float
+    access_policy_window_bytes: int
+    memory_sync_domains: int
+    cluster_launch: bool
+    tensor_maps: bool
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU model. `sources` says where each field, or group of fields, is from."""
+    """One GPU model. `sources` says where each field, or group of fields, is from.
+
+    `memory_bytes` is what CUDA and PyTorch call total; NVML's total is larger by the
+    `driver_memory_bytes` that the driver keeps. `gpu_direct`: devices read each other's memory
+    (P2P), and network adapters theirs (RDMA). `host_coherent`: the GPU reaches all host memory
+    through the host's page tables. PCI ids are device << 16 | vendor. `nvlink_switched`: the links
+    end at switches, not at other devices.
+    """
 
     id: str
     name: str
@@ -16,22 +70,28 @@ class Device:
     compute_capability: str
     multiprocessors: int
     memory_bytes: int
+    driver_memory_bytes: int
     memory_bandwidth_bytes_per_s: float
     memory_bus_bits: int
     memory_clock_hz: int
     peak_flops: Mapping[str, float]
     l2_bytes: int
     clock_hz: int
-    max_threads_per_multiprocessor: int
-    registers_per_multiprocessor: int
-    shared_memory_per_multiprocessor_bytes: int
-    shared_memory_per_block_optin_bytes: int
-    warp_size: int
+    copy_engines: int
+    ecc: bool
     context_bytes: int
     interconnect: str
+    nvlink_links: int
+    nvlink_generation: int
+    nvlink_switched: bool
+    gpu_direct: bool
+    host_coherent: bool
+    pci_device_id: int
+    pci_subsystem_id: int
     host_bandwidth_bytes_per_s: float
     price_usd_per_hour: float | None
     sources: Mapping[str, str]
+    architecture: ComputeCapability
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -46,27 +106,36 @@ class Device:
         """0 of 9.0."""
         return int(self.compute_capability.split(".")[1])
 
+    @property
+    def persisting_l2_bytes(self) -> int:
+        """The part of the L2 cache that persisting accesses may set aside."""
+        return int(self.l2_bytes * self.architecture.persisting_l2_fraction)
+
     def attributes_file(self) -> str:
         """The text that the interceptor reads: one `key=value` line per attribute."""
-        values = {
-            "id": self.id,
-            "name": self.name,
-            "compute_capability_major": self.compute_capability_major,
-            "compute_capability_minor": self.compute_capability_minor,
-            "multiprocessors": self.multiprocessors,
-            "memory_bytes": self.memory_bytes,
-            "memory_bandwidth_bytes_per_s": round(self.memory_bandwidth_bytes_per_s),
-            "memory_bus_bits": self.memory_bus_bits,
-            "memory_clock_hz": self.memory_clock_hz,
-            "l2_bytes": self.l2_bytes,
-            "clock_hz": self.clock_hz,
-            "max_threads_per_multiprocessor": self.max_threads_per_multiprocessor,
-            "registers_per_multiprocessor": self.registers_per_multiprocessor,
-            "shared_memory_per_multiprocessor_bytes": self.shared_memory_per_multiprocessor_bytes,
-            "shared_memory_per_block_optin_bytes": self.shared_memory_per_block_optin_bytes,
-            "context_bytes": self.context_bytes,
-        }
+        values: dict[str, object] = {"id": self.id, "name": self.name}
+        values["compute_capability_major"] = self.compute_capability_major
+        values["compute_capability_minor"] = self.compute_capability_minor
+        for part in (self, self.architecture):
+            for field in fields(part):
+                value = getattr(part, field.name)
+                if isinstance(value, int | float) and field.name not in _NOT_EMULATED:
+                    values[field.name] = round(value)
+        ratio = self.architecture.float32_per_clock // self.architecture.float64_per_clock
+        values["float32_to_float64_ratio"] = ratio
+        values["persisting_l2_bytes"] = self.persisting_l2_bytes
         return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+#: Figures that only predictions use.
+_NOT_EMULATED = {
+    "host_bandwidth_bytes_per_s",
+    "price_usd_per_hour",
+    "float32_per_clock",
+    "float64_per_clock",
+    "half_tensor_flops_per_clock",
+    "persisting_l2_fraction",
+}
 
 
 @dataclass(frozen=True)
