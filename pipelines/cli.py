@@ -148,6 +148,11 @@ def cli() -> None:
 @click.option("--warmup", type=click.IntRange(0), help="Iterations before recording starts.")
 @click.option("--iterations", type=click.IntRange(1), help="Iterations to record.")
 @click.option(
+    "--marker",
+    metavar="NAME",
+    help="NVTX or profiler range whose end ends an iteration (default: optimizer steps).",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -171,6 +176,7 @@ def predict(
     python: Path | None,
     warmup: int | None,
     iterations: int | None,
+    marker: str | None,
     settings: tuple[str, ...],
     host: str | None,
     remeasure_host: bool,
@@ -190,6 +196,7 @@ def predict(
         python=python,
         warmup=warmup,
         iterations=iterations,
+        marker=marker,
         settings=settings,
         host=host,
     )

@@ -39,6 +39,7 @@ def override(
     python: Path | None,
     warmup: int | None,
     iterations: int | None,
+    marker: str | None,
     settings: Sequence[str],
     host: str | None,
 ) -> JobSpec:
@@ -48,12 +49,15 @@ def override(
         python = python.absolute()
         if not os.access(python, os.X_OK) or python.is_dir():
             raise UsageError(f"--python {python}: there is no such program")
+    if marker is not None and not marker.strip():
+        raise UsageError("--marker: name an NVTX range or mark of the script")
     spec = dataclasses.replace(
         spec,
         devices=tuple(devices) or spec.devices,
         python=python,
         warmup=spec.warmup if warmup is None else warmup,
         iterations=spec.iterations if iterations is None else iterations,
+        marker=spec.marker if marker is None else marker,
     )
     if host is not None:
         spec = jobs.with_host(spec, catalog.host(host).name)

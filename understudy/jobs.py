@@ -61,7 +61,8 @@ class Cluster:
 @dataclass(frozen=True)
 class JobSpec:
     """One job, resolved: paths are absolute, every choice is made. Exactly one of `script` and
-    `module` is set. `memory_bytes` replaces the device's memory (`--set memory=`)."""
+    `module` is set. `memory_bytes` replaces the device's memory (`--set memory=`). `marker` is the
+    NVTX or profiler range (or mark) whose end ends an iteration; None: optimizer steps do."""
 
     job: str
     script: Path | None
@@ -76,6 +77,7 @@ class JobSpec:
     model_flops_per_iteration: float | None = None
     python: Path | None = None
     memory_bytes: int | None = None
+    marker: str | None = None
     warmup: int = DEFAULT_WARMUP
     iterations: int = DEFAULT_ITERATIONS
     working_dir: Path = field(default_factory=Path.cwd)
@@ -153,7 +155,7 @@ def load_job(path: Path) -> JobSpec:
 
     Keys: job (= file stem), script or module, args, env, launch {nnodes, nproc_per_node},
     cluster {interconnect, nic_gbps, nics_per_node, host}, devices, tokens_per_iteration,
-    samples_per_iteration, model_flops_per_iteration.
+    samples_per_iteration, model_flops_per_iteration, marker.
 
     Raises UsageError naming the file and the key.
     """
@@ -200,6 +202,7 @@ class _Reader:
             tokens_per_iteration=self.optional_count(values, "tokens_per_iteration"),
             samples_per_iteration=self.optional_count(values, "samples_per_iteration"),
             model_flops_per_iteration=self.optional_number(values, "model_flops_per_iteration"),
+            marker=self.text(values["marker"], "marker") if "marker" in values else None,
             working_dir=folder,
         )
 
@@ -300,6 +303,7 @@ _JOB_KEYS = (
     "tokens_per_iteration",
     "samples_per_iteration",
     "model_flops_per_iteration",
+    "marker",
 )
 
 

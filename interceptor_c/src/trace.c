@@ -491,6 +491,10 @@ US_EXPORT void understudy_annotate(const char *text) {
     us_annotate(text, strlen(text), US_ANNOTATION_TEXT);
 }
 
+US_EXPORT void understudy_annotate_range(const char *text, int begins) {
+    us_annotate(text, strlen(text), begins ? US_ANNOTATION_BEGIN : US_ANNOTATION_END);
+}
+
 /* Plain programs start their trace by environment; children must not overwrite it. */
 __attribute__((constructor)) static void open_from_environment(void) {
     const char *stem = getenv("UNDERSTUDY_TRACE");

@@ -131,7 +131,7 @@ def test_a_script_that_ends_by_itself(tmp_path: Path) -> None:
     result = emulated(job_of(tmp_path, text, warmup=2, iterations=8), tmp_path)
     assert "the end is reached" in (tmp_path / "log").read_text()
     assert result.tables["ranks"]["iterations"].to_pylist() == [2]
-    assert "ended after 3 optimizer steps" in result.warnings[0]
+    assert "ended after 3 iterations" in result.warnings[0]
 
 
 def test_a_script_without_optimizer(tmp_path: Path) -> None:

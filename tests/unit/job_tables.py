@@ -145,6 +145,8 @@ def emulated(
             ),
             "iterations": 3,
             "span_iterations": 1,
+            "iterations_seen": 20,
+            "iteration_source": "optimizer steps",
             "trace_events": 100,
             "peak_allocated_bytes": 1000,
             "peak_reserved_bytes": 2000 + r,

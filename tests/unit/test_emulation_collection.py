@@ -109,7 +109,7 @@ def test_a_script_that_ends_early_gives_what_it_has(tmp_path: Path) -> None:
     result = collected([steady(2)], tmp_path, warmup=2, iterations=8)
     assert rows(result.tables["ranks"], "iterations", "span_iterations") == [(1, 1)]
     assert result.tables["events"]["kind"].to_pylist()[0] == "stream_wait"
-    assert "ended after 2 optimizer steps" in result.warnings[0]
+    assert "ended after 2 iterations" in result.warnings[0]
 
 
 def test_a_script_without_optimizer_is_one_span_from_its_first_device_op(tmp_path: Path) -> None:

@@ -175,6 +175,8 @@ def write_prediction(runtime: dict[str, Any]) -> None:
             "communicator_map": {0: 0},
             "iterations": 8,
             "span_iterations": 2,
+            "iterations_seen": 20,
+            "iteration_source": "optimizer steps",
             "trace_events": 60_000,
             "peak_allocated_bytes": 18 * 2**30,
             "peak_reserved_bytes": 20 * 2**30,

@@ -98,6 +98,8 @@ def test_nested_columns_come_back() -> None:
         "communicator_map": [(1, 0), (2, 5)],
         "iterations": 1,
         "span_iterations": 1,
+        "iterations_seen": 20,
+        "iteration_source": "optimizer steps",
         "trace_events": 1,
         "peak_allocated_bytes": 1,
         "peak_reserved_bytes": 1,

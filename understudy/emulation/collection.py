@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from understudy.emulation.communicators import CommunicatorMap, resolve_communicators
 from understudy.emulation.gaps import aligned_medians
+from understudy.emulation.iterations import Iterations, find_iterations
 from understudy.emulation.lowering import (
     NO_DEPENDENCY,
     NO_SIGNATURE,
@@ -126,10 +127,6 @@ def _unsupported(traces: Sequence[RankTrace]) -> list[str]:
     return [f"not emulated, so missing in the prediction: {', '.join(sorted(called))}"]
 
 
-def _marks(trace: RankTrace) -> int:
-    return int((trace.records["api"] == Api.ITERATION).sum())
-
-
 def _spans(
     trace: RankTrace, resolved: CommunicatorMap, nproc_per_node: int
 ) -> dict[int, tuple[int, int]]:
@@ -142,14 +139,14 @@ def _spans(
 
 
 def _select(
-    marks: Sequence[int], warmup: int, iterations: int, warnings: list[str]
+    found: Iterations, warmup: int, iterations: int, warnings: list[str]
 ) -> tuple[int, int]:
-    """First recorded iteration and their number, which is 0 when some rank never took a step."""
-    available = min(marks)
+    """First recorded iteration and their number, which is 0 when some rank has no iterations."""
+    available = min(found.seen)
     if available == 0:
         warnings.append(
             "no optimizer step was seen"
-            + (f" on rank {marks.index(0)}" if max(marks) else "")
+            + (f" on rank {found.seen.index(0)}" if max(found.seen) else "")
             + ": the whole run from the first device operation counts as one iteration"
         )
         return 0, 0
@@ -158,7 +155,7 @@ def _select(
     count = min(iterations, available - first)
     if first < warmup or count < iterations:
         warnings.append(
-            f"the script ended after {available} optimizer steps: {first} warm-up and {count} "
+            f"the script ended after {available} iterations: {first} warm-up and {count} "
             f"recorded iterations instead of {warmup} and {iterations}"
         )
     return first, count
@@ -380,20 +377,27 @@ def collect(
     warmup: int,
     iterations: int,
     out_of_memory: Mapping[int, OutOfMemory],
+    marker: str | None = None,
 ) -> Collected:
     """The tables of a job from the traces of all its ranks, in rank order.
+
+    `marker`: the range or mark that ends an iteration, else iterations.py says what does.
 
     When a rank ran out of memory there is nothing to replay: events, host gaps, signatures and
     collective parts are empty; memory, communicators and ranks are there.
 
-    Raises UnderstudyError when no rank used the device, or communicators lack members.
+    Raises UnderstudyError when no rank used the device, communicators lack members, or the marker
+    never occurred.
     """
     warnings = _unsupported(traces)
+    # What a rank that ran out of memory did to the end is its result.
+    found = find_iterations(traces, marker, None if out_of_memory else warmup + iterations)
+    traces = found.traces
     resolved = resolve_communicators(traces, complete=not out_of_memory)
     programs: list[_Program] = []
-    marks = [_marks(trace) for trace in traces]
     if not out_of_memory:
-        first, count = _select(marks, warmup, iterations, warnings)
+        warnings += found.warnings
+        first, count = _select(found, warmup, iterations, warnings)
         ranks = [
             _columns(lower(trace, _spans(trace, resolved, nproc_per_node), max(first - 1, 0)))
             for trace in traces
@@ -419,8 +423,10 @@ def collect(
             "node": [rank // nproc_per_node for rank in numbers],
             "local_rank": [rank % nproc_per_node for rank in numbers],
             "communicator_map": [list(resolved.of_rank[rank].items()) for rank in numbers],
-            "iterations": [p.recorded for p in programs] or marks,
+            "iterations": [p.recorded for p in programs] or found.seen,
             "span_iterations": [p.span for p in programs] or [1] * len(traces),
+            "iterations_seen": found.seen,
+            "iteration_source": [found.source] * len(traces),
             "trace_events": [count_events(trace) for trace in traces],
             "peak_allocated_bytes": [peaks[rank][0] for rank in numbers],
             "peak_reserved_bytes": [peaks[rank][1] for rank in numbers],

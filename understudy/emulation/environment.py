@@ -139,5 +139,9 @@ def job_environment(
     env["UNDERSTUDY_CONTROL"] = str(control_dir)
     env["UNDERSTUDY_WARMUP"] = str(job.warmup)
     env["UNDERSTUDY_ITERATIONS"] = str(job.iterations)
+    # A profiler of the user's own may want to stand there.
+    env.setdefault("NVTX_INJECTION64_PATH", str(INTERCEPTOR))
+    if job.marker is not None:
+        env["UNDERSTUDY_MARKER"] = job.marker
     env["UNDERSTUDY_SLOTS"] = str(recording_slots(os.cpu_count() or 1))
     return env

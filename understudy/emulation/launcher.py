@@ -145,6 +145,7 @@ def _emulate(
                 for rank, trace in enumerate(traces)
                 if rank in out_of_memory
             },
+            marker=job.marker,
         )
     except UnderstudyError as error:
         raise UnderstudyError(f"{job.program_name}: {error}") from error

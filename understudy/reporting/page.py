@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from understudy.reporting import charts, units
 from understudy.reporting.labels import kernel_label, shortened
-from understudy.reporting.record import kernels
+from understudy.reporting.record import iterations_used, kernels
 from warehouse import schemas, store
 
 #: Kernels in the page's table.
@@ -324,7 +324,7 @@ def _memory(report: dict[str, Any], changes: pa.Table) -> str:
 def _provenance(report: dict[str, Any]) -> str:
     entries = {
         "API calls recorded": f"{report['trace_events']:,}",
-        "Iterations": f"{report['iterations']:,}",
+        "Iterations": iterations_used(report),
         **dict(sorted(report["versions"].items())),
     }
     if report["fits"]:

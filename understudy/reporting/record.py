@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from understudy.catalog import Device
 from understudy.jobs import JobSpec
+from understudy.reporting import units
 from understudy.reporting.accuracy import expected_accuracy
 from understudy.reporting.labels import kernel_label
 from warehouse import store
@@ -32,7 +33,12 @@ def report(device: Device, job: JobSpec) -> dict[str, Any]:
     signatures = store.read_table("merging", "signatures", device.id, job.job)
     ranks = store.read_table("merging", "ranks", device.id, job.job)
     spans = ranks["span_iterations"].to_pylist()
-    return make_report(device, job, runtime, kernels(predicted, signatures, max(spans, default=1)))
+    record = make_report(
+        device, job, runtime, kernels(predicted, signatures, max(spans, default=1))
+    )
+    record["iteration_source"] = ranks["iteration_source"][0].as_py()
+    record["iterations_seen"] = min(ranks["iterations_seen"].to_pylist())
+    return record
 
 
 def make_report(
@@ -52,6 +58,8 @@ def make_report(
         "low_ns": runtime["low_ns"],
         "high_ns": runtime["high_ns"],
         "iterations": runtime["iterations"],
+        "iteration_source": None,
+        "iterations_seen": None,
         "breakdown_ns": runtime["breakdown_ns"],
         "slowest_rank": runtime["slowest_rank"],
         "ranks": runtime["ranks"],
@@ -89,6 +97,16 @@ def make_report(
     record |= _economy(device, job, world_size, time_ns)
     record["accuracy"] = expected_accuracy(runtime)
     return record
+
+
+def iterations_used(report: dict[str, Any]) -> str:
+    """'8 of 20 iterations by optimizer steps', 'the whole run as one iteration'."""
+    if report["iteration_source"] is None:
+        return units.plural(report["iterations"], "iteration")
+    if report["iterations"] == 0:
+        return "the whole run as one iteration"
+    seen = units.plural(report["iterations_seen"], "iteration")
+    return f"{report['iterations']:,} of {seen} by {report['iteration_source']}"
 
 
 def _economy(device: Device, job: JobSpec, world_size: int, time_ns: int) -> dict[str, Any]:

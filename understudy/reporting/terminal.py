@@ -6,6 +6,7 @@ from typing import Any
 
 from understudy.reporting import units
 from understudy.reporting.labels import shortened
+from understudy.reporting.record import iterations_used
 
 WIDTH = 96
 #: Ranks listed one by one; of larger jobs the first ones and the slowest are.
@@ -180,7 +181,7 @@ def _foot(report: dict[str, Any]) -> list[str]:
     versions = report["versions"]
     named = [f"{key} {versions[key]}" for key in ("understudy", "torch") if key in versions]
     events = f"{report['trace_events']:,} API calls recorded"
-    return [", ".join([events, units.plural(report["iterations"], "iteration"), *named])]
+    return _wrapped(", ".join([events, iterations_used(report), *named]))
 
 
 def _wrapped(sentence: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What happens inside a traced rank; the sitecustomize beside it loads it. Standard library."""
 
 # No pathlib: it would be imported into a process that may not want it.
-# ruff: noqa: PTH105, PTH118, PTH123, PTH208
+# ruff: noqa: PTH100, PTH105, PTH118, PTH120, PTH123, PTH208
 
 import atexit
 import ctypes
@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 import traceback
+import types
 import weakref
 
 _POLL_S = 0.02
@@ -28,8 +29,50 @@ _END_STALL_S = 30.0
 #: next collective after that.
 _SETTLE_S = 0.3
 
+#: A script with an optimizer that never stepped may be about to use it: steps of the others, or
+#: module calls before any step, after which it is not waited for any longer.
+_UNSEEN_STEPS = 100
+_UNSEEN_CALLS = 2000
+#: A marker that did not occur in so many times the wanted iterations never will.
+_MARKER_PATIENCE = 10
+
+# enum us_mark of trace_format.h
+_STEP, _MARKER, _CALL = 0, 1, 2
+
 _REMAPPED = "cpu:gloo,cuda:nccl"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def _load_steps():
+    """understudy/emulation/steps.py, which the package uses as well."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    loader = importlib.machinery.SourceFileLoader(
+        "_understudy_steps", os.path.join(folder, "steps.py")
+    )
+    module = types.ModuleType(loader.name)
+    loader.exec_module(module)
+    return module
+
+
+_steps = _load_steps()
+
+
+class _Numbers:
+    """Numbers objects in the order of their first use; a new one takes over the number of one that
+    is gone, as of an optimizer that a script makes anew for each epoch."""
+
+    def __init__(self):
+        self.owners = []
+        self.known = {}
+
+    def of(self, thing):
+        number = self.known.get(id(thing))
+        if number is None or self.owners[number]() is not thing:
+            free = [n for n, owner in enumerate(self.owners) if owner() is None]
+            number = free[0] if free else len(self.owners)
+            self.owners[number : number + 1] = [weakref.ref(thing)]
+            self.known[id(thing)] = number
+        return number
 
 
 class _Rank:
@@ -42,13 +85,22 @@ class _Rank:
         self.iterations = int(environment["UNDERSTUDY_ITERATIONS"])
         self.slots = int(environment["UNDERSTUDY_SLOTS"])
         self.pid = os.getpid()
+        self.marker = environment.get("UNDERSTUDY_MARKER")
         self.marks = 0
-        self.optimizer = None
+        self.markers = 0
+        self.optimizers, self.modules = _Numbers(), _Numbers()
+        self.steps, self.calls = _steps.StepCounter(), _steps.StepCounter()
+        self.unused_optimizers = weakref.WeakSet()
         self.distributed = False
+        self.settled = self.asked_for_slot = False
         self.library = ctypes.CDLL(environment["UNDERSTUDY_LIBRARY"])
-        self.mark_iteration = self.library.understudy_mark_iteration
+        self.mark = self.library.understudy_mark
         self.progress = os.open(self.path(f"progress-{self.rank}"), os.O_CREAT | os.O_RDWR, 0o644)
         self.slot = None
+        self.module_hook = None
+        self.callback = ctypes.CFUNCTYPE(None)(self.marker_ended)
+        if self.marker is not None:
+            self.library.understudy_on_marker(self.marker.encode(), self.callback)
 
     def path(self, name):
         return os.path.join(self.control, name)
@@ -66,26 +118,54 @@ class _Rank:
     # --- iterations ---
 
     def step_done(self, optimizer, *_):
-        """After every optimizer step of the process; the first optimizer counts iterations."""
+        """After every optimizer step of the process."""
         if os.getpid() != self.pid:
             return
-        known = self.optimizer() if self.optimizer else None
-        if known is None:
-            self.optimizer = weakref.ref(optimizer)
-        elif known is not optimizer:
-            return
-        self.marks += 1
-        os.pwrite(self.progress, struct.pack("<q", self.marks), 0)
-        if self.marks == 1 and self.distributed:
-            # Whether the watchdog looks before or after DDP lays out its buckets anew would decide
-            # when the old ones are freed.
-            time.sleep(_SETTLE_S)
-        if self.marks == self.warmup:
-            # Ranks record one after the other where cores are few: host time is measured.
-            self.take_slot()
-        self.mark_iteration()
-        if self.marks >= self.warmup + self.iterations:
+        self.unused_optimizers.discard(optimizer)
+        number = self.optimizers.of(optimizer)
+        self.ended(_STEP, number, self.steps.add(number))
+
+    def call_begins(self, module):
+        """Before a call of a module that no other module calls, until an optimizer steps: a loop
+        of them has its iterations end here."""
+        number = self.modules.of(module)
+        self.ended(_CALL, number, self.calls.iterations)
+        self.calls.add(number)
+
+    def marker_ended(self):
+        """After each range or mark of the name that the user gave as marker."""
+        if os.getpid() == self.pid:
+            self.markers += 1
+            self.ended(_MARKER, 0, self.markers)
+
+    def ended(self, source, number, iterations):
+        """`iterations` have ended, as far as is known now."""
+        if self.marker is None or source == _MARKER:
+            self.marks = iterations
+            os.pwrite(self.progress, struct.pack("<q", iterations), 0)
+            if iterations and self.distributed and not self.settled:
+                # Whether the watchdog looks before or after DDP lays out its buckets anew would
+                # decide when the old ones are freed.
+                self.settled = True
+                time.sleep(_SETTLE_S)
+            if iterations and iterations >= self.warmup and not self.asked_for_slot:
+                # Ranks record one after the other where cores are few: host time is measured.
+                self.asked_for_slot = True
+                self.take_slot()
+        self.mark(source, number)
+        if self.enough():
             self.end()
+
+    def enough(self):
+        wanted = self.warmup + self.iterations
+        steps, calls = len(self.steps.steps), len(self.calls.steps)
+        if self.marker is not None and not self.markers:
+            return max(steps, calls) >= _MARKER_PATIENCE * wanted
+        if self.marks < wanted:
+            return False
+        if self.marker is not None or not self.unused_optimizers:
+            return True
+        return steps >= _UNSEEN_STEPS or (not steps and calls >= _UNSEEN_CALLS)
 
     def states(self):
         """How far all ranks are: changes whenever any of them gets on."""
@@ -201,6 +281,72 @@ def _requested_bytes(message):
 
 def _patch_optimizer(module, rank):
     module.register_optimizer_step_post_hook(rank.step_done)
+    initialize = module.Optimizer.__init__
+
+    def initialize_and_note(self, *args, **kwargs):
+        initialize(self, *args, **kwargs)
+        rank.unused_optimizers.add(self)
+
+    module.Optimizer.__init__ = _like(initialize_and_note, initialize)
+
+
+def _patch_modules(module, rank):
+    """Tells the rank of calls of modules that no other module calls.
+
+    The global hook is there only between such calls, since it would make every call inside slower;
+    the end of the outer call puts it back. Once an optimizer has stepped none is needed, and
+    torch.compile must not find it in what it compiles.
+    """
+
+    def arm():
+        if not rank.steps.steps and "torch._dynamo.convert_frame" not in sys.modules:
+            rank.module_hook = module.register_module_forward_pre_hook(begins)
+
+    def begins(called, _args):
+        rank.module_hook.remove()
+        if os.getpid() != rank.pid or rank.steps.steps:
+            return
+        rank.call_begins(called)
+        if not type(called).__module__.startswith("torch.jit"):
+            handle = called.register_forward_hook(lambda *_: ended(handle), always_call=True)
+
+    def ended(handle):
+        handle.remove()
+        arm()
+
+    arm()
+
+
+def _patch_dynamo(_module, rank):
+    if rank.module_hook is not None:
+        rank.module_hook.remove()
+
+
+def _marker_pattern(marker):
+    """The rule of nvtx.c: a number at the end does not count, but "layer12" is not "layer1"."""
+    whole = r"(?!\d)" if marker[-1:].isdigit() else ""
+    return re.escape(marker) + whole + r"[ #_:.-]*\d*"
+
+
+def _patch_profiler(module, rank):
+    """Ranges of torch.profiler, its steps (ProfilerStep#12) among them, are annotations."""
+    name = None if rank.marker is None else _marker_pattern(rank.marker)
+    enter, leave = module.record_function.__enter__, module.record_function.__exit__
+    annotate = rank.library.understudy_annotate_range
+
+    def enter_and_note(self):
+        annotate(str(self.name).encode(), 1)
+        return enter(self)
+
+    def leave_and_note(self, *exception):
+        result = leave(self, *exception)
+        annotate(str(self.name).encode(), 0)
+        if name is not None and re.fullmatch(name, str(self.name)):
+            rank.marker_ended()
+        return result
+
+    module.record_function.__enter__ = _like(enter_and_note, enter)
+    module.record_function.__exit__ = _like(leave_and_note, leave)
 
 
 def _patch_distributed(module, rank):
@@ -294,6 +440,9 @@ def _like(wrapper, function):
 
 _PATCHES = {
     "torch.optim.optimizer": _patch_optimizer,
+    "torch.nn.modules.module": _patch_modules,
+    "torch.autograd.profiler": _patch_profiler,
+    "torch._dynamo.convert_frame": _patch_dynamo,
     "torch.distributed.distributed_c10d": _patch_distributed,
 }
 

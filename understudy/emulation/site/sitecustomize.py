@@ -22,6 +22,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import types
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -52,8 +53,8 @@ def _start_rank():
     os.environ["UNDERSTUDY_RANK_PID"] = str(os.getpid())
     path = os.path.join(_FOLDER, "_understudy_rank.py")
     loader = importlib.machinery.SourceFileLoader("_understudy_rank", path)
-    spec = importlib.machinery.ModuleSpec("_understudy_rank", loader, origin=path)
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(loader.name)
+    module.__file__ = path
     loader.exec_module(module)
     module.start()
 
