@@ -44,6 +44,9 @@ from warehouse.store import content_hash
 #: Called with (what is going on, done, total).
 Progress = Callable[[str, int, int], None]
 
+#: US_MAX_DEVICES of the interceptor.
+MAX_DEVICES_PER_NODE = 16
+
 _POLL_S = 0.05
 #: After so long without an iteration of any rank the log says which ranks are where.
 _QUIET_S = 60.0
@@ -102,6 +105,11 @@ def _emulate(
 ) -> Emulation:
     if job.script is not None and not job.script.is_file():
         raise UsageError(f"{job.script}: there is no such script")
+    if job.launch.nproc_per_node > MAX_DEVICES_PER_NODE:
+        raise UsageError(
+            f"{job.launch.nproc_per_node} processes per node: a node has at most "
+            f"{MAX_DEVICES_PER_NODE} devices; use more nodes (--nnodes)"
+        )
     if not job.working_dir.is_dir():
         raise UsageError(f"{job.working_dir}: there is no such working folder")
     check_interceptor()
@@ -179,13 +187,15 @@ def _commands(job: JobSpec, python: TargetPython) -> list[list[str]]:
     """One torchrun agent per node."""
     port = str(_free_port())
     program = ["--module", job.module] if job.module else [str(job.script)]
+    nnodes = job.launch.nnodes
     return [
         [
+            *(_node(node, nnodes) if nnodes > 1 else ()),
             str(python.executable),
             "-m",
             "torch.distributed.run",
             "--nnodes",
-            str(job.launch.nnodes),
+            str(nnodes),
             "--node-rank",
             str(node),
             "--nproc-per-node",
@@ -197,8 +207,13 @@ def _commands(job: JobSpec, python: TargetPython) -> list[list[str]]:
             *program,
             *job.args,
         ]
-        for node in range(job.launch.nnodes)
+        for node in range(nnodes)
     ]
+
+
+def _node(node: int, nnodes: int) -> tuple[str, ...]:
+    """What makes the interceptor give a node its own host name, UUIDs and PCI ids."""
+    return ("/usr/bin/env", f"UNDERSTUDY_NODE={node}", f"UNDERSTUDY_NODES={nnodes}")
 
 
 def _run(
