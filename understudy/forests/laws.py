@@ -88,8 +88,31 @@ _LAWS: Mapping[str, Mapping[str, Law]] = {
         "host_copy_pinned": _law(2.0, 0.1, 0.80, "PCI Express payload efficiency; " + _GUESS, 0.4),
         "host_copy_pageable": _law(6.0, 0.5, 0.20, "staged through pinned memory; " + _GUESS, 0.6),
         "generic": _law(3.0, 2.0, 0.50, _GUESS, 0.6),
+        # One read and one write per pass; a transform beyond shared memory takes several passes.
+        "fft": _law(4.0, 2.0, 0.40, "two passes over memory; " + _GUESS, 0.6),
+        # Gathers of rows by index seldom use whole sectors.
+        "sparse": _law(5.0, 2.0, 0.30, "scattered access; " + _GUESS, 0.8),
+        "random": _law(3.0, 2.0, 0.70, _GUESS, 0.5),
+        "linear_algebra": _law(8.0, 2.0, 0.40, _GUESS, 0.8),
+        "recurrent": _law(10.0, 2.0, 0.40, _GUESS, 0.8),
     },
 }
+
+#: Part of the peak that a library call's FLOPs reach at best; guesses.
+_EFFICIENCIES: tuple[tuple[str, float], ...] = (
+    (r"(sy|he)evj?|gesvd|geev", 0.10),  # much of it are matrix-vector products
+    (r"cusparseLt", 0.50),
+    (r"^cusparse", 0.05),
+    (r"getrf|potrf|geqrf|gels|sytrf|orgqr|ungqr|ormqr|unmqr", 0.25),
+)
+#: Time of one step of what cannot be done in parallel, in nanoseconds: a column of a
+#: factorization, a column of an eigenvalue reduction, a time step of a recurrent network. Guesses.
+_SERIAL_STEPS_NS: tuple[tuple[str, str, float], ...] = (
+    (r"(sy|he)evj?|gesvd|geev", "n", 5_000.0),
+    (r"getrf|potrf|geqrf|gels|sytrf|orgqr|ungqr|ormqr|unmqr", "n", 500.0),
+    (r"trs[mv]|(po|ge|sy)trs", "n", 50.0),
+    (r"cudnn rnn", "steps", 5_000.0),
+)
 
 #: Part of the peak that a convolution reaches; a guess within what NeuSight's tables show.
 CONVOLUTION_EFFICIENCY = 0.5
@@ -127,9 +150,23 @@ def law_name(family: str, name: str, features: Mapping[str, float]) -> str:
         return "softmax_unaligned" if columns % 8 else "softmax"
     if family == "cross_entropy":
         return "loss"
-    if family in ("embedding", "optimizer", "reduction", "memset"):
-        return family
-    return "generic"
+    return family if family in _LAWS[""] else "generic"
+
+
+def efficiency(name: str) -> float:
+    """Part of the peak that the FLOPs of a kernel or library call without measurements reach."""
+    return next((part for form, part in _EFFICIENCIES if re.search(form, name)), 0.5)
+
+
+def serial_ns(name: str, features: Mapping[str, float]) -> float:
+    """Time of the steps of a library call that wait for each other, in nanoseconds; 0 without.
+
+    Batches run side by side and do not add to it.
+    """
+    for form, feature, step_ns in _SERIAL_STEPS_NS:
+        if re.search(form, name):
+            return features.get(feature, 0.0) * step_ns
+    return 0.0
 
 
 def _is_strided(name: str) -> bool:

@@ -30,7 +30,13 @@ from understudy.forests.features import (
     gemm_features,
     gemm_scale_ns,
 )
-from understudy.forests.laws import CONVOLUTION_EFFICIENCY, CONVOLUTION_SPREAD, law_for
+from understudy.forests.laws import (
+    CONVOLUTION_EFFICIENCY,
+    CONVOLUTION_SPREAD,
+    efficiency,
+    law_for,
+    serial_ns,
+)
 from understudy.forests.storage import Forest, Models, load
 from understudy.home import forests_dir
 from understudy.kernels import (
@@ -299,7 +305,9 @@ def _unmodelled(
     duration = law.duration_ns(bytes_moved(row), bandwidth)
     compute = flops(row)
     if compute:
-        duration = max(duration, compute / (0.5 * peak_flops(device, row["dtype"])) * 1e9)
+        reached = efficiency(row["name"]) * peak_flops(device, row["dtype"])
+        duration = max(duration, compute / reached * 1e9)
+    duration += serial_ns(row["name"], f)
     return _Estimate(duration, min(law.spread, 0.95), law.spread, "law", False)
 
 

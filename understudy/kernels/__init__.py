@@ -16,6 +16,7 @@ from understudy.kernels.libraries import (
     signature_of_copy,
     signature_of_dnn,
     signature_of_gemm,
+    signature_of_library,
     signature_of_memset,
 )
 from understudy.kernels.names import display_name, dtype_of, family_of, kernel_version_of
@@ -42,6 +43,7 @@ __all__ = [
     "signature_of_dnn",
     "signature_of_gemm",
     "signature_of_launch",
+    "signature_of_library",
     "signature_of_memset",
     "sorted_features",
 ]

@@ -22,6 +22,8 @@ _WIRE_FACTORS = {
 #: A backward attention does five products where a forward does two.
 _BACKWARD_PRODUCTS = 5 / 2
 
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
 Row = Signature | Mapping[str, Any]
 
 
@@ -63,7 +65,7 @@ def flops(signature: Row) -> float:
     if family.startswith("convolution_") and "window" in f:
         channels = f["channels_in"] / f["groups"] * f["channels_out"]
         return 2.0 * f["batch"] * f["pixels_out"] * channels * f["window"]
-    return 0.0
+    return f.get("flops", 0.0)
 
 
 def bytes_moved(signature: Row) -> float:
@@ -79,7 +81,9 @@ def bytes_moved(signature: Row) -> float:
 
 
 def peak_flops(device: Device, dtype: str) -> float:
-    """Dense peak of `dtype`; of float32 where the device states none."""
+    """Dense peak of `dtype`, of a complex one that of its parts; of float32 where the device
+    states none."""
+    dtype = _PARTS.get(dtype, dtype)
     return device.peak_flops.get(dtype, device.peak_flops["float32"])
 
 

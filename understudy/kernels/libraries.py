@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from understudy.kernels.library_work import work_of
 from understudy.kernels.signature import Signature, element_bytes, sorted_features
 
 #: cudaDataType_t.
@@ -15,6 +16,7 @@ _CUDA_TYPES = {
     3: "int8",
     4: "complex64",
     5: "complex128",
+    6: "complex32",
     8: "uint8",
     10: "int32",
     14: "bfloat16",
@@ -48,12 +50,27 @@ _CONVOLUTIONS = {
 }
 _POINTWISE, _MATMUL, _REDUCTION, _RNG, _NORM_FORWARD, _NORM_BACKWARD = 13, 19, 22, 33, 29, 30
 _BATCH_NORMS = (14, 20, 23)
+#: Operations of the older functions (us_dnn_operation_type in trace_format.h).
+_RECURRENT = {1001: "forward", 1002: "dgrad", 1003: "wgrad"}
+_LAYERS = {
+    1004: ("cross_entropy", "ctc loss"),
+    1005: ("elementwise", "grid generator"),
+    1006: ("elementwise", "grid generator backward"),
+    1007: ("elementwise", "sampler"),
+    1008: ("elementwise", "sampler backward"),
+    1009: ("reduction", "pooling"),
+}
 _MATMUL_A, _MATMUL_B = 1520, 1521
 #: Attention as one operation: where it holds the queries and the keys, both [.., sequence, dim].
 _UNIFIED_ATTENTION = {41: ("attention_forward", 2800, 2801), 43: ("attention_backward", 2851, 2852)}
 #: A causal mask is a diagonal band mask or, in older graphs, GEN_INDEX twice (a pointwise mode).
 _DIAGONAL_BAND_MASK = 44
 _GEN_INDEX = 501
+
+#: Prefixes of function names, the longest first.
+_LIBRARIES = ("cusparselt", "cusparse", "cusolver", "cublas", "cufft", "curand")
+#: Values that make up the shape in a signature's name, in this order.
+_SIZES = ("n0", "n1", "n2", "m", "n", "k", "nrhs", "nnz")
 
 
 class Gemm(Protocol):
@@ -130,6 +147,17 @@ class Dnn(Protocol):
     def tensors(self) -> Sequence[DnnTensor]: ...
 
 
+class Library(Protocol):
+    """A call of a library without a definition kind of its own; `type` is a cudaDataType_t."""
+
+    @property
+    def api(self) -> str: ...
+    @property
+    def type(self) -> int: ...
+    @property
+    def values(self) -> Sequence[tuple[str, int]]: ...
+
+
 def _library_call(
     api: str,
     name: str,
@@ -198,11 +226,15 @@ def signature_of_dnn(dnn: Dnn) -> Signature:
         keys = tensors[_MATMUL_B].dims
         return _attention(dnn, family, tensors[_MATMUL_A], keys[1], keys[3], tensor_bytes)
     kinds = {o.type for o in dnn.operations}
+    if kinds & _RECURRENT.keys():
+        return _recurrent(dnn, dnn.operations[0], tensor_bytes)
     if kinds & {_NORM_FORWARD, _NORM_BACKWARD, *_BATCH_NORMS}:
         family = "normalization"
         name = "norm backward" if _NORM_BACKWARD in kinds else "norm"
     elif _REDUCTION in kinds:
         family, name = "reduction", "reduction"
+    elif kinds & _LAYERS.keys():
+        family, name = _LAYERS[dnn.operations[0].type]
     elif kinds and kinds <= {_POINTWISE}:
         family, name = "elementwise", "pointwise"
     else:
@@ -288,6 +320,24 @@ def _convolution(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signat
     )
 
 
+def _recurrent(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signature:
+    """A whole recurrent network. Every weight meets every element of the batch at every step."""
+    tensors = _tensors(dnn, operation)
+    (steps, batch, channels_in), weights = tensors[1].dims, tensors[3].dims[0]
+    name = f"cudnn rnn {_RECURRENT[operation.type]} {steps}x{batch}x{channels_in} weights {weights}"
+    features: dict[str, float] = {
+        "steps": steps,
+        "batch": batch,
+        "channels_in": channels_in,
+        "channels_out": tensors[2].dims[2],
+        "weights": weights,
+        "flops": 2.0 * steps * batch * weights,
+        "bytes": tensor_bytes,
+    }
+    dtype = _DNN_TYPES.get(tensors[1].type, "unknown")
+    return _library_call("cudnnRNN", name, "recurrent", dtype, "cudnn", features, tensor_bytes)
+
+
 def _attention(
     dnn: Dnn, family: str, query: DnnTensor, kv_heads: int, seq_kv: int, tensor_bytes: int
 ) -> Signature:
@@ -314,6 +364,27 @@ def _attention(
     dtype = _DNN_TYPES.get(query.type, "unknown")
     return _library_call(
         "cudnnBackendExecute", name, family, dtype, "cudnn", features, tensor_bytes
+    )
+
+
+def signature_of_library(call: Library) -> Signature:
+    """A call of cuSOLVER, cuFFT, cuSPARSE, cuRAND or a solver of cuBLAS.
+
+    Features are the recorded values under their own names, `flops` (real operations) and `bytes`
+    (read plus written); library_work.py has the formulas. Values that are no size (leading
+    dimensions, enumerations) are features as well: they tell two kernels apart.
+    """
+    dtype = _CUDA_TYPES.get(call.type, "unknown")
+    values = dict(call.values)
+    work = work_of(call.api, dtype, values)
+    features: dict[str, float] = {name: float(value) for name, value in call.values}
+    features |= {"flops": work.flops, "bytes": work.size_bytes}
+    sizes = "x".join(str(values[name]) for name in _SIZES if values.get(name, 0) > 0)
+    repeated = values.get("batch", 1)
+    name = f"{call.api} {sizes}".rstrip() + (f" batch {repeated}" if repeated > 1 else "")
+    version = next((v for v in _LIBRARIES if call.api.lower().startswith(v)), "library")
+    return _library_call(
+        call.api, name, work.family, dtype, version, features, round(work.size_bytes)
     )
 
 

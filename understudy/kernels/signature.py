@@ -23,6 +23,11 @@ FAMILIES = (
     "copy",
     "memset",
     "collective",
+    "linear_algebra",
+    "fft",
+    "sparse",
+    "random",
+    "recurrent",
     "generic",
 )
 
@@ -41,6 +46,7 @@ ELEMENT_BYTES: Mapping[str, int] = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "complex32": 4,
     "complex64": 8,
     "complex128": 16,
 }
