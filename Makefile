@@ -63,8 +63,9 @@ format: setup ## formats the Python code
 ui: setup ## opens the Dagster web page (Ctrl-C ends it)
 	$(BIN)/understudy ui
 
-bench: setup ## what interception costs on this machine
+bench: setup ## what interception and replay cost on this machine
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/replay.py
 
 lock: setup ## resolves the dependencies anew into requirements.lock
 	$(BIN)/python .ci/lock.py

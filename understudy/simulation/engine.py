@@ -36,13 +36,7 @@ class _Program(ctypes.Structure):
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "kind",
-                "stream",
-                "depends_on",
-                "gap_ns",
-                "cost_ns",
-                "latency_ns",
-                "duration_ns",
+                "ops",
                 "stream_start",
                 "stream_ops",
                 "part_start",
@@ -75,7 +69,19 @@ class _World(ctypes.Structure):
     )
 
 
-#: struct rank and struct channel of replay.c.
+#: struct op, struct rank and struct channel of replay.c.
+_OP = np.dtype(
+    [
+        ("gap_ns", "i8"),
+        ("duration_ns", "i8"),
+        ("cost_ns", "i4"),
+        ("latency_ns", "i4"),
+        ("depends_on", "i4"),
+        ("stream", "i2"),
+        ("kind", "u1"),
+    ],
+    align=True,
+)
 _RANK = np.dtype(
     [("program", "i4"), ("first_op", "i8"), ("first_stream", "i8"), ("first_channel", "i8")],
     align=True,
@@ -98,8 +104,8 @@ class _Arrays:
         self.stream_count = len(numbers)
         stream = np.where(program.stream < 0, -1, np.searchsorted(numbers, program.stream))
         of_stream = [np.flatnonzero(on_stream & (stream == s)) for s in range(len(numbers))]
-        parts = [program.parts.get(op, ()) for op in range(self.length)]
-        flat = [part for of_op in parts for part in of_op]
+        joins = sorted(program.parts)
+        flat = [part for op in joins for part in program.parts[op]]
         local = [(p.communicator, p.peer, p.kind if p.peer >= 0 else "") for p in flat]
         self.channels: list[LocalChannel] = sorted(set(local))
         number = {channel: i for i, channel in enumerate(self.channels)}
@@ -108,17 +114,17 @@ class _Arrays:
         channel = np.array([number[c] for c in local], np.int32)
         self.joins = np.zeros(len(self.channels), np.int64)
         np.maximum.at(self.joins, channel, sequence + (repetitions - 1) * calls + 1)
+        part_counts = np.zeros(self.length, np.int64)
+        part_counts[joins] = [len(program.parts[op]) for op in joins]
+        ops = np.zeros(self.length, _OP)
+        ops["stream"] = stream
+        for name in ("kind", "depends_on", "gap_ns", "duration_ns", "cost_ns", "latency_ns"):
+            ops[name] = getattr(program, name)
         self._arrays: dict[str, NDArray] = {
-            "kind": program.kind.astype(np.uint8),
-            "stream": stream.astype(np.int32),
-            "depends_on": program.depends_on.astype(np.int32),
-            "gap_ns": program.gap_ns.astype(np.int64),
-            "cost_ns": program.cost_ns.astype(np.int64),
-            "latency_ns": program.latency_ns.astype(np.int64),
-            "duration_ns": program.duration_ns.astype(np.int64),
-            "stream_start": _starts([len(ops) for ops in of_stream]),
+            "ops": ops,
+            "stream_start": _starts([len(of) for of in of_stream]),
             "stream_ops": np.concatenate([*of_stream, np.empty(0, int)]).astype(np.int32),
-            "part_start": _starts([len(of_op) for of_op in parts]).astype(np.int32),
+            "part_start": _starts(part_counts).astype(np.int32),
             "part_channel": channel,
             "part_sequence": sequence,
             "part_calls": calls,

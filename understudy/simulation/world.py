@@ -109,6 +109,10 @@ def check(program: Program) -> None:
             "depends on another but is no wait",
         ),
         ((kind == JOIN) & ~joins, "is a join without collective parts"),
+        (
+            np.maximum(program.cost_ns, program.latency_ns) >= 2**31,
+            "has a driver cost or launch latency of more than two seconds",
+        ),
     ):
         if wrong.any():
             raise UnderstudyError(

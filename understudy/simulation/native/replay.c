@@ -23,14 +23,20 @@ enum { DONE = 0, DEADLOCK = 1, OUT_OF_MEMORY = 2 };
 #define HOST_QUEUE (-1)
 #define NONE UINT32_MAX
 
-/* The arrays of a program, each with an entry per op unless said otherwise. */
+/* What one op of a program does: half a cache line, read once when it is issued and once when it
+   runs. */
+struct op {
+    int64_t gap_ns, duration_ns;
+    int32_t cost_ns, latency_ns;
+    int32_t depends_on; /* as in world.py */
+    int16_t stream;     /* numbered from 0 in the program; -1: none */
+    uint8_t kind;
+};
+
 struct program {
     int64_t length;
     int32_t stream_count;
-    const uint8_t *kind;
-    const int32_t *stream;     /* numbered from 0 in the program; -1: none */
-    const int32_t *depends_on; /* as in engine.py */
-    const int64_t *gap_ns, *cost_ns, *latency_ns, *duration_ns;
+    const struct op *ops;        /* [length] */
     const int64_t *stream_start; /* [stream_count + 1] into stream_ops */
     const int32_t *stream_ops;   /* ops of each stream in order */
     const int32_t *part_start;   /* [length + 1] into the parts */
@@ -221,8 +227,8 @@ static void arrive(struct engine *engine, int32_t rank, int32_t stream_number, i
         join->first = at;
         if (start > join->ready)
             join->ready = start;
-        if (program->duration_ns[op] > join->duration)
-            join->duration = program->duration_ns[op];
+        if (program->ops[op].duration_ns > join->duration)
+            join->duration = program->ops[op].duration_ns;
         if (++join->arrived < channel->members)
             continue;
         if (channel->card_count)
@@ -295,7 +301,7 @@ static int64_t after_stream(const struct program *program, const struct stream *
 static int64_t unresolved(const struct engine *engine, const struct rank *place, int64_t repetition,
                           int64_t op, int64_t *time) {
     const struct program *program = &engine->world->programs[place->program];
-    int32_t depends_on = program->depends_on[op];
+    int32_t depends_on = program->ops[op].depends_on;
     if (depends_on != NO_DEPENDENCY) {
         int64_t target = repetition * program->length + depends_on;
         if (target < 0) /* an event of the repetition before the first: never recorded */
@@ -307,10 +313,10 @@ static int64_t unresolved(const struct engine *engine, const struct rank *place,
             *time = end;
         return PENDING;
     }
-    if (program->kind[op] != HOST_WAIT)
+    if (program->ops[op].kind != HOST_WAIT)
         return PENDING;
     const struct stream *streams = &engine->streams[place->first_stream];
-    int32_t only = program->stream[op];
+    int32_t only = program->ops[op].stream;
     if (only >= 0)
         return after_stream(program, &streams[only], only, time);
     for (int32_t s = 0; s < program->stream_count; s++) {
@@ -338,9 +344,9 @@ static void advance_stream(struct engine *engine, int32_t rank, int32_t number) 
         int64_t begin = start[position], ended;
         if (!stream->arrived && stream->tail > begin)
             begin = stream->tail;
-        if (program->kind[op] == DEVICE) {
-            ended = begin + program->duration_ns[op];
-        } else if (program->kind[op] == STREAM_WAIT) {
+        if (program->ops[op].kind == DEVICE) {
+            ended = begin + program->ops[op].duration_ns;
+        } else if (program->ops[op].kind == STREAM_WAIT) {
             ended = begin;
             int64_t target = unresolved(engine, place, repetition, op, &ended);
             if (target != PENDING) {
@@ -369,7 +375,7 @@ static bool issue(struct engine *engine, int32_t rank, int64_t position, int64_t
     const struct world *world = engine->world;
     const struct rank *place = &world->rank[rank];
     const struct program *program = &world->programs[place->program];
-    int32_t number = program->stream[op];
+    int32_t number = program->ops[op].stream;
     struct stream *stream = &engine->streams[place->first_stream + number];
     int64_t *start = world->start + place->first_op, *end = world->end + place->first_op;
     if (stream->issued >= world->queue_depth) {
@@ -381,12 +387,12 @@ static bool issue(struct engine *engine, int32_t rank, int64_t position, int64_t
         if (end[oldest] > *at)
             *at = end[oldest];
     }
-    int64_t issued = *at + program->latency_ns[op];
+    int64_t issued = *at + program->ops[op].latency_ns;
     bool idle = stream->ended == stream->issued++;
-    if (idle && program->kind[op] == DEVICE) { /* the common case */
+    if (idle && program->ops[op].kind == DEVICE) { /* the common case */
         int64_t begin = issued > stream->tail ? issued : stream->tail;
         start[position] = begin;
-        end[position] = stream->tail = begin + program->duration_ns[op];
+        end[position] = stream->tail = begin + program->ops[op].duration_ns;
         stream->ended++;
         return true;
     }
@@ -408,8 +414,8 @@ static void advance_host(struct engine *engine, int32_t rank) {
     int64_t repetition = program->length ? position / program->length : 0;
     int64_t op = position - repetition * program->length;
     while (position < total) {
-        int64_t at = time + program->gap_ns[op];
-        uint8_t kind = program->kind[op];
+        int64_t at = time + program->ops[op].gap_ns;
+        uint8_t kind = program->ops[op].kind;
         if (kind == DEVICE || kind == STREAM_WAIT || kind == JOIN) {
             if (!issue(engine, rank, position, op, &at))
                 break;
@@ -424,7 +430,7 @@ static void advance_host(struct engine *engine, int32_t rank) {
             }
             end[position] = at;
         }
-        time = at + program->cost_ns[op];
+        time = at + program->ops[op].cost_ns;
         position++;
         if (++op == program->length) {
             op = 0;
