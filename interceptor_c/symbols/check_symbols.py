@@ -63,17 +63,18 @@ def check_tables(symbols: dict[str, str]) -> list[str]:
 def check_shadows(build: Path) -> list[str]:
     """Each shadow library against its row of libraries.tsv."""
     problems = []
-    for library in read_libraries():
-        path = build / "shadow" / library.soname
+    shadows = {s: n for library in read_libraries() for s, n in library.version_nodes.items()}
+    for soname, node in shadows.items():
+        path = build / "shadow" / soname
         if not path.is_file():
             problems.append(f"{path} is missing")
             continue
         text = subprocess.run(
             ["readelf", "-dVW", str(path)], capture_output=True, text=True, check=True
         ).stdout
-        wanted = [f"soname: [{library.soname}]", "library: [libunderstudy.so]"]
-        if library.version_node != "-":
-            wanted.append(f"Name: {library.version_node}")
+        wanted = [f"soname: [{soname}]", "library: [libunderstudy.so]"]
+        if node:
+            wanted.append(f"Name: {node}")
         problems += [f"{path} lacks `{item}`" for item in wanted if item not in text]
     return problems
 

@@ -31,8 +31,8 @@ def main() -> None:
                 else f'return us_unsupported("{symbol.name}", {library.not_supported_code});'
             )
             lines.append(f"US_STUB long {symbol.name}(void) {{ {body} }}")
-        node = "" if library.version_node == "-" else f"{library.version_node} {{ }};\n"
-        (build / "maps" / library.soname).write_text(node)
+        for soname, node in library.version_nodes.items():
+            (build / "maps" / soname).write_text(f"{node} {{ }};\n" if node else "")
     (build / "stubs.c").write_text("\n".join(lines) + "\n")
 
 

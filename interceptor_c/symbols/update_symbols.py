@@ -29,11 +29,11 @@ _HEADERS = ("cuda.h", "cuda_runtime_api.h")
 
 
 class Library(NamedTuple):
-    """One replaced library (a row of libraries.tsv)."""
+    """One replaced library (a row of libraries.tsv): a shadow for each SONAME that some supported
+    version of torch needs, with its version node ("" for none)."""
 
     name: str
-    soname: str
-    version_node: str
+    version_nodes: dict[str, str]
     prefixes: tuple[str, ...]
     not_supported_code: int
 
@@ -51,8 +51,11 @@ def read_libraries() -> list[Library]:
     rows = []
     for line in (HERE / "libraries.tsv").read_text().splitlines():
         if line and not line.startswith("#"):
-            name, soname, node, prefixes, code = line.split("\t")
-            rows.append(Library(name, soname, node, tuple(prefixes.split(",")), int(code)))
+            name, sonames, node, prefixes, code = line.split("\t")
+            nodes = {
+                soname: {"-": "", "soname": soname}.get(node, node) for soname in sonames.split(",")
+            }
+            rows.append(Library(name, nodes, tuple(prefixes.split(",")), int(code)))
     return rows
 
 
