@@ -3,11 +3,6 @@ r"""Pre-training of a GPT with tensor x pipeline x data parallelism in plain tor
     torchrun --nproc-per-node 8 examples/gpt_3d.py \
         --tensor-parallel-size 2 --pipeline-parallel-size 2
 
-and, to predict it on GPUs that are not there:
-
-    understudy predict --device h100-sxm-80gb --nproc-per-node 8 -- examples/gpt_3d.py \
-        --tensor-parallel-size 2 --pipeline-parallel-size 2
-
 What is left of the ranks after tensor and pipeline parallelism is data parallel. The methods are
 those of Megatron-LM (https://arxiv.org/abs/1909.08053, https://arxiv.org/abs/2104.04473):
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,41 @@ SCENARIOS = sorted((REPOSITORY / "scenarios").glob("*.yaml"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 
-def gpt2_flops_per_token(layers: int, width: int, seq_len: int = 1024) -> int:
-    """6 N + 6 L d T: causal attention, so half of the scores."""
-    vocab_size = 50304
-    parameters = layers * (12 * width**2 + 13 * width) + vocab_size * width + 2 * width
-    return 6 * parameters + 6 * layers * width * seq_len
+@dataclass(frozen=True)
+class Model:
+    """A GPT and the sequences of an iteration of all ranks."""
+
+    layers: int
+    width: int
+    seq_length: int
+    vocab_size: int
+    sequences: int
+
+    @property
+    def flops_per_token(self) -> int:
+        """6 N + 6 L d T: causal attention, so half of the scores."""
+        parameters = self.layers * (12 * self.width**2 + 13 * self.width) + 2 * self.width
+        parameters += self.vocab_size * self.width
+        return 6 * parameters + 6 * self.layers * self.width * self.seq_length
+
+
+def model_of(job: jobs.JobSpec) -> Model:
+    options = dict(zip(job.args[::2], job.args[1::2], strict=True))
+
+    def option(name: str, default: int = 0) -> int:
+        return int(options.get(f"--{name}", default))
+
+    assert job.script is not None
+    if job.script.name == "gpt_3d.py":
+        return Model(
+            option("num-layers"),
+            option("hidden-size"),
+            option("seq-length"),
+            option("vocab-size"),
+            option("global-batch-size"),
+        )
+    sequences = job.world_size * option("batch-size")
+    return Model(option("n-layer", 12), option("n-embd", 768), 1024, 50304, sequences)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
@@ -32,13 +63,12 @@ def test_scenario_is_valid_on_known_devices(path: Path) -> None:
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_states_its_own_work(path: Path) -> None:
     job = jobs.load_job(path)
-    options = dict(zip(job.args[::2], job.args[1::2], strict=True))
-    assert job.tokens_per_iteration == job.world_size * int(options["--batch-size"]) * 1024
+    model = model_of(job)
+    assert job.tokens_per_iteration == model.sequences * model.seq_length
     if job.samples_per_iteration is not None:
-        assert job.samples_per_iteration * 1024 == job.tokens_per_iteration
+        assert job.samples_per_iteration == model.sequences
     if job.model_flops_per_iteration is not None and job.tokens_per_iteration is not None:
-        shape = (int(options.get("--n-layer", 12)), int(options.get("--n-embd", 768)))
-        expected = gpt2_flops_per_token(*shape) * job.tokens_per_iteration
+        expected = model.flops_per_token * job.tokens_per_iteration
         assert job.model_flops_per_iteration == expected
 
 
