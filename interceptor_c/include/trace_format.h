@@ -217,12 +217,21 @@ struct us_dnn {
     uint32_t tensor_count;    /* us_dnn_tensor entries */
 };
 
-/* Operations that the graph API does not have. Their mode is the cudnnRNNMode_t; their tensors have
-   the attributes 1 (x: steps, batch, features), 2 (y, same) and 3 (all weights, one dimension). */
+/* Operations that the graph API does not have. The mode of recurrent networks is the
+   cudnnRNNMode_t; their tensors have the attributes 1 (x: steps, batch, features), 2 (y, same), 3
+   (all weights, one dimension) and, where sequences differ in length, 4 (one dimension: the sum of
+   all lengths). The others' attributes are 1, 2, ... in the order that is given. */
 enum us_dnn_operation_type {
     US_DNN_RNN_FORWARD = 1001,
     US_DNN_RNN_BACKWARD_DATA = 1002,
     US_DNN_RNN_BACKWARD_WEIGHTS = 1003,
+    US_DNN_CTC_LOSS = 1004, /* probabilities and, unless only the costs are wanted, gradients:
+                               steps, batch, labels of the alphabet; mode = longest label */
+    US_DNN_GRID_GENERATOR_FORWARD = 1005,  /* grid: batch, height, width, 2 */
+    US_DNN_GRID_GENERATOR_BACKWARD = 1006, /* same */
+    US_DNN_SAMPLER_FORWARD = 1007,         /* x, y */
+    US_DNN_SAMPLER_BACKWARD = 1008,        /* x, dx, dy */
+    US_DNN_POOLING_FORWARD = 1009,         /* x, y; mode = cudnnPoolingMode_t */
 };
 
 struct us_dnn_operation {

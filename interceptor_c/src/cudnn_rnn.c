@@ -11,7 +11,7 @@
 enum { CELL_RELU = 0, CELL_TANH = 1, CELL_LSTM = 2, CELL_GRU = 3 };
 enum { NO_BIAS = 0, SINGLE_INPUT_BIAS = 1, DOUBLE_BIAS = 2, SINGLE_RECURRENT_BIAS = 3 };
 enum { SKIP_INPUT = 1, FORWARD_TRAINING = 1, LSTM_PROJECTION = 8 };
-enum { ATTRIBUTE_X = 1, ATTRIBUTE_Y = 2, ATTRIBUTE_WEIGHTS = 3 };
+enum { ATTRIBUTE_X = 1, ATTRIBUTE_Y = 2, ATTRIBUTE_WEIGHTS = 3, ATTRIBUTE_LENGTHS = 4 };
 
 struct us_cudnn_rnn {
     int cell, bias, directions, input_mode, layers;
@@ -22,6 +22,7 @@ struct us_cudnn_rnn {
 struct us_cudnn_rnn_data {
     cudnnDataType_t type;
     int steps, batch, features;
+    int64_t elements; /* the sum of the lengths of all sequences: steps * batch when all are full */
 };
 
 typedef struct us_cudnn_rnn *cudnnRNNDescriptor_t;
@@ -77,12 +78,18 @@ US_EXPORT cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data,
                                                   cudnnDataType_t type, int layout, int steps,
                                                   int batch, int features, const int lengths[],
                                                   void *padding) {
-    (void)layout, (void)lengths, (void)padding;
+    (void)layout, (void)padding;
     if (data == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     if (steps < 1 || batch < 1 || features < 1 || us_cudnn_type_bits(type) == 0) {
         return CUDNN_STATUS_BAD_PARAM;
     }
-    *data = (struct us_cudnn_rnn_data){type, steps, batch, features};
+    int64_t elements = 0;
+    for (int i = 0; i < batch && lengths != NULL; i++) {
+        if (lengths[i] < 0 || lengths[i] > steps) return CUDNN_STATUS_BAD_PARAM;
+        elements += lengths[i];
+    }
+    if (lengths == NULL) elements = (int64_t)steps * batch;
+    *data = (struct us_cudnn_rnn_data){type, steps, batch, features, elements};
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -234,10 +241,16 @@ static cudnnStatus_t execute(struct us_record *record, cudnnHandle_t handle, int
     for (size_t i = 0; i < small_count; i++) {
         if (small_results[i] != NULL) us_values_forget_at(small_results[i]);
     }
-    return us_dnn_record(record, handle, type, rnn->cell, NULL,
-                         US_OPERANDS({ATTRIBUTE_X, &x_tensor, x_result},
-                                     {ATTRIBUTE_Y, &y_tensor, y_result},
-                                     {ATTRIBUTE_WEIGHTS, &weights, weight_result}));
+    struct us_cudnn_tensor lengths = {
+        .type = US_CUDNN_INT64, .dim_count = 1, .dims = {(int)x->elements}, .strides = {1}};
+    struct us_dnn_operand operands[] = {
+        {ATTRIBUTE_X, &x_tensor, x_result},
+        {ATTRIBUTE_Y, &y_tensor, y_result},
+        {ATTRIBUTE_WEIGHTS, &weights, weight_result},
+        {ATTRIBUTE_LENGTHS, &lengths, NULL},
+    };
+    bool packed = x->elements != (int64_t)x->steps * x->batch;
+    return us_dnn_record(record, handle, type, rnn->cell, NULL, operands, packed ? 4 : 3);
 }
 
 US_EXPORT cudnnStatus_t cudnnRNNForward(

@@ -31,6 +31,7 @@ enum {
 };
 
 typedef int cudnnDataType_t; /* 0 float, 1 double, 2 half, 9 bfloat16, ...; us_cudnn_type_bits */
+enum { US_CUDNN_INT64 = 10 };
 
 /* cudnnBackendDescriptorType_t, as far as the interceptor looks into descriptors. */
 enum {

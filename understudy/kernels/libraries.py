@@ -324,6 +324,7 @@ def _recurrent(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signatur
     """A whole recurrent network. Every weight meets every element of the batch at every step."""
     tensors = _tensors(dnn, operation)
     (steps, batch, channels_in), weights = tensors[1].dims, tensors[3].dims[0]
+    elements = tensors[4].dims[0] if 4 in tensors else steps * batch  # packed sequences
     name = f"cudnn rnn {_RECURRENT[operation.type]} {steps}x{batch}x{channels_in} weights {weights}"
     features: dict[str, float] = {
         "steps": steps,
@@ -331,7 +332,7 @@ def _recurrent(dnn: Dnn, operation: DnnOperation, tensor_bytes: int) -> Signatur
         "channels_in": channels_in,
         "channels_out": tensors[2].dims[2],
         "weights": weights,
-        "flops": 2.0 * steps * batch * weights,
+        "flops": 2.0 * elements * weights,
         "bytes": tensor_bytes,
     }
     dtype = _DNN_TYPES.get(tensors[1].type, "unknown")

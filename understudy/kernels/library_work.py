@@ -23,6 +23,8 @@ from understudy.kernels.signature import element_bytes
 _JACOBI_SWEEPS = 10
 #: Job letters and cusolverEigMode_t that ask for values without vectors.
 _NO_VECTORS = (0, ord("N"))
+#: cudaDataType_t of real floating point numbers.
+_REAL = (0, 1, 2, 14)
 
 
 @dataclass(frozen=True)
@@ -188,13 +190,11 @@ def _dense_elements(api: str, v: _Values) -> float:
 
 def _fourier(v: _Values, dtype: str) -> Work:
     """A plan of `batch` transforms over n0 x n1 x n2; real ones do half of the work."""
-    points = 1.0
-    for axis in range(3):
-        points *= v(f"n{axis}", otherwise=1)
-    batch = v("batch", otherwise=1)
-    last = v(f"n{int(v('rank', otherwise=1)) - 1}", otherwise=1)
-    half = points / max(last, 1) * (last // 2 + 1)
-    real = bool(v("real_input")) or bool(v("real_output"))
+    rank = int(v("rank", otherwise=1))
+    axes = [max(v(f"n{axis}"), 1.0) for axis in range(rank)]
+    points, batch = math.prod(axes), v("batch", otherwise=1)
+    half = points / axes[-1] * (axes[-1] // 2 + 1)  # a real signal's spectrum is symmetric
+    real = int(v("inputtype", otherwise=4)) in _REAL or int(v("outputtype", otherwise=4)) in _REAL
     flops = 5 * points * math.log2(max(points, 2)) * batch * (0.5 if real else 1.0)
     element = element_bytes(dtype)  # of a complex number
     elements = (points / 2 + half) if real else 2 * points

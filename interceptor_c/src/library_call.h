@@ -1,0 +1,26 @@
+/*
+ * Records of libraries whose calls are described by named numbers (US_API_LIBRARY): cuFFT, cuSPARSE,
+ * cuSPARSELt, cuRAND.
+ */
+#ifndef UNDERSTUDY_LIBRARY_CALL_H
+#define UNDERSTUDY_LIBRARY_CALL_H
+
+#include "interceptor.h"
+
+enum { US_LIBRARY_MAX_VALUES = 32 };
+
+/* Completes and writes the record: definition, stream. `type` is the cudaDataType_t of the
+   elements or -1. Values beyond US_LIBRARY_MAX_VALUES are a mistake of the caller and dropped. */
+void us_library_emit(struct us_record *record, const char *api, int type, cudaStream_t stream,
+                     const struct us_library_value *values, size_t count);
+
+/* The last two arguments of us_library_emit: US_LIBRARY_VALUES({"m", m}, {"n", n}). */
+#define US_LIBRARY_VALUES(...)                                                                     \
+    (const struct us_library_value[]){__VA_ARGS__},                                                \
+        sizeof((const struct us_library_value[]){__VA_ARGS__}) / sizeof(struct us_library_value)
+
+static inline uint64_t us_address(const void *pointer) {
+    return (uint64_t)(uintptr_t)pointer;
+}
+
+#endif
