@@ -24,7 +24,9 @@ def quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def product(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
     """a times the transpose of b, both row-major fp8, in bfloat16."""
-    return torch._scaled_mm(a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)
+    return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
+        a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16
+    )
 
 
 class Fp8Product(torch.autograd.Function):

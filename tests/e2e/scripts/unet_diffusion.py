@@ -116,7 +116,9 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            torch._foreach_lerp_(average, list(model.parameters()), 1e-3)
+            torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
+                average, list(model.parameters()), 1e-3
+            )
 
 
 if __name__ == "__main__":
