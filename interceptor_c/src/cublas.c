@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "types_cublas.h"
+#include "versions.h"
 
 struct cublasContext {
     cudaStream_t stream;
@@ -50,10 +51,11 @@ const char *us_cublas_status_string(cublasStatus_t status) {
 
 cublasStatus_t us_cublas_property(libraryPropertyType type, int *value) {
     if (value == NULL) return CUBLAS_STATUS_INVALID_VALUE;
+    int version = us_library_versions()->cublas;
     switch (type) {
-    case US_PROPERTY_MAJOR: *value = US_CUBLAS_MAJOR; return CUBLAS_STATUS_SUCCESS;
-    case US_PROPERTY_MINOR: *value = US_CUBLAS_MINOR; return CUBLAS_STATUS_SUCCESS;
-    case US_PROPERTY_PATCH: *value = US_CUBLAS_PATCH; return CUBLAS_STATUS_SUCCESS;
+    case US_PROPERTY_MAJOR: *value = version / 10000; return CUBLAS_STATUS_SUCCESS;
+    case US_PROPERTY_MINOR: *value = version / 100 % 100; return CUBLAS_STATUS_SUCCESS;
+    case US_PROPERTY_PATCH: *value = version % 100; return CUBLAS_STATUS_SUCCESS;
     default: return CUBLAS_STATUS_INVALID_VALUE;
     }
 }
@@ -70,12 +72,14 @@ US_EXPORT cublasStatus_t cublasGetProperty(libraryPropertyType type, int *value)
     return us_cublas_property(type, value);
 }
 
-US_EXPORT size_t cublasGetCudartVersion(void) { return US_CUDA_VERSION; }
+US_EXPORT size_t cublasGetCudartVersion(void) {
+    return (size_t)us_library_versions()->cuda_runtime;
+}
 
 US_EXPORT cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version) {
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (version == NULL) return CUBLAS_STATUS_INVALID_VALUE;
-    *version = US_CUBLAS_VERSION;
+    *version = us_library_versions()->cublas;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "types_cublas.h"
+#include "versions.h"
 
 /* Descriptors -------------------------------------------------------------------------------- */
 
@@ -266,8 +267,13 @@ US_EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-US_EXPORT size_t cublasLtGetVersion(void) { return US_CUBLAS_VERSION; }
-US_EXPORT size_t cublasLtGetCudartVersion(void) { return US_CUDA_VERSION; }
+US_EXPORT size_t cublasLtGetVersion(void) {
+    return (size_t)us_library_versions()->cublas;
+}
+
+US_EXPORT size_t cublasLtGetCudartVersion(void) {
+    return (size_t)us_library_versions()->cuda_runtime;
+}
 
 US_EXPORT const char *cublasLtGetStatusName(cublasStatus_t status) {
     return us_cublas_status_name(status);

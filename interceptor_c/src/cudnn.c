@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "types_cudnn.h"
+#include "versions.h"
 
 typedef int libraryPropertyType;
 
@@ -45,12 +46,19 @@ int us_cudnn_type_bits(cudnnDataType_t type) {
     return type >= 0 && (size_t)type < sizeof bits / sizeof *bits ? bits[type] : 0;
 }
 
-US_EXPORT size_t cudnnGetVersion(void) { return US_CUDNN_VERSION; }
-US_EXPORT size_t cudnnGetCudartVersion(void) { return US_CUDA_VERSION; }
+US_EXPORT size_t cudnnGetVersion(void) {
+    return (size_t)us_library_versions()->cudnn;
+}
+
+US_EXPORT size_t cudnnGetCudartVersion(void) {
+    return (size_t)us_library_versions()->cuda_runtime;
+}
+
 US_EXPORT size_t cudnnGetMaxDeviceVersion(void) { return 1210; }
 
 US_EXPORT cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int *value) {
-    static const int versions[] = {US_CUDNN_MAJOR, US_CUDNN_MINOR, US_CUDNN_PATCH};
+    int version = us_library_versions()->cudnn;
+    const int versions[] = {version / 10000, version / 100 % 100, version % 100};
     if (value == NULL || type < 0 || type > 2) return CUDNN_STATUS_BAD_PARAM;
     *value = versions[type];
     return CUDNN_STATUS_SUCCESS;

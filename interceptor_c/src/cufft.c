@@ -13,6 +13,7 @@
 
 #include "core.h"
 #include "library_call.h"
+#include "versions.h"
 
 typedef int cufftResult;
 typedef int cufftHandle;
@@ -31,7 +32,6 @@ enum { CUFFT_R2C = 0x2a, CUFFT_C2R = 0x2c, CUFFT_C2C = 0x29 };
 enum { CUFFT_D2Z = 0x6a, CUFFT_Z2D = 0x6c, CUFFT_Z2Z = 0x69 };
 enum { CUFFT_FORWARD = -1, CUFFT_INVERSE = 1 };
 enum { MAX_RANK = 3, LARGEST_PRIME = 127 };
-#define CUFFT_VERSION 12000 /* cufftGetVersion of CUDA 13.0 */
 
 struct layout {
     cudaDataType_t type;
@@ -292,7 +292,7 @@ US_EXPORT cufftResult cufftSetStream(cufftHandle handle, cudaStream_t stream) {
 
 US_EXPORT cufftResult cufftGetVersion(int *version) {
     if (version == NULL) return CUFFT_INVALID_VALUE;
-    *version = CUFFT_VERSION;
+    *version = us_library_versions()->cufft;
     return CUFFT_SUCCESS;
 }
 

@@ -5,15 +5,14 @@
 #include <string.h>
 
 #include "interceptor.h"
-
-#define CUPTI_VERSION 130000
+#include "versions.h"
 
 enum { CUPTI_SUCCESS = 0, CUPTI_ERROR_INVALID_PARAMETER = 1, CUPTI_ERROR_MAX_LIMIT_REACHED = 12 };
 
 US_EXPORT int cuptiGetVersion(uint32_t *version) {
     if (!version)
         return CUPTI_ERROR_INVALID_PARAMETER;
-    *version = CUPTI_VERSION;
+    *version = us_library_versions()->cupti;
     return CUPTI_SUCCESS;
 }
 

@@ -20,6 +20,7 @@
 
 #include "core.h"
 #include "types_nccl.h"
+#include "versions.h"
 
 enum { MAX_NAME = 256 };
 
@@ -60,7 +61,7 @@ static const uint8_t type_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1
 
 US_EXPORT ncclResult_t ncclGetVersion(int *version) {
     if (version == NULL) return ncclInvalidArgument;
-    *version = US_NCCL_VERSION;
+    *version = us_library_versions()->nccl;
     return ncclSuccess;
 }
 

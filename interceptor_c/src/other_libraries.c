@@ -1,6 +1,7 @@
 /* Of libraries that are not supported otherwise: functions whose results are no status codes, so
    that a generated stub's NOT_SUPPORTED would be taken for a pointer. */
 #include "interceptor.h"
+#include "versions.h"
 
 static const char not_supported[] = "not supported under Understudy";
 
@@ -15,8 +16,8 @@ US_EXPORT const char *nvrtcGetErrorString(int code) {
 US_EXPORT int nvrtcVersion(int *major, int *minor) {
     if (!major || !minor)
         return 3; /* NVRTC_ERROR_INVALID_INPUT */
-    *major = US_CUDA_VERSION / 1000;
-    *minor = US_CUDA_VERSION % 1000 / 10;
+    *major = us_library_versions()->nvrtc_major;
+    *minor = us_library_versions()->nvrtc_minor;
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "versions.h"
 
 static __thread cudaError_t last_error;
 
@@ -144,7 +145,7 @@ US_EXPORT cudaError_t cudaDriverGetVersion(int *version) {
 }
 
 US_EXPORT cudaError_t cudaRuntimeGetVersion(int *version) {
-    *version = US_CUDA_VERSION;
+    *version = us_library_versions()->cuda_runtime;
     return cudaSuccess;
 }
 

@@ -444,6 +444,23 @@ US_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, int *status,
     return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
 }
 
+/* CUDA 12 has it with and without edges, and its headers map the plain name to _v2. */
+US_EXPORT cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, int *status,
+                                                  unsigned long long *id, cudaGraph_t *graph,
+                                                  const cudaGraphNode_t **dependencies,
+                                                  size_t *dependency_count) {
+    return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
+}
+
+US_EXPORT cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream, int *status,
+                                                  unsigned long long *id, cudaGraph_t *graph,
+                                                  const cudaGraphNode_t **dependencies,
+                                                  const void **edges, size_t *dependency_count) {
+    if (edges)
+        *edges = NULL;
+    return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
+}
+
 US_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream,
                                                           cudaGraphNode_t *dependencies,
                                                           const void *edges, size_t count,

@@ -8,10 +8,6 @@
 #include "interceptor.h"
 
 /* What CUDA 13.0.3 (torch 2.14.1's toolkit) ships: 13.1.1. */
-#define US_CUBLAS_MAJOR 13
-#define US_CUBLAS_MINOR 1
-#define US_CUBLAS_PATCH 1
-#define US_CUBLAS_VERSION (US_CUBLAS_MAJOR * 10000 + US_CUBLAS_MINOR * 100 + US_CUBLAS_PATCH)
 
 typedef int cublasStatus_t;
 enum {

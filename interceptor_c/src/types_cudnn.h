@@ -8,10 +8,6 @@
 #include "interceptor.h"
 
 /* What torch 2.14.1 was built against: 9.24.0. */
-#define US_CUDNN_MAJOR 9
-#define US_CUDNN_MINOR 24
-#define US_CUDNN_PATCH 0
-#define US_CUDNN_VERSION (US_CUDNN_MAJOR * 10000 + US_CUDNN_MINOR * 100 + US_CUDNN_PATCH)
 #define US_CUDNN_MAX_DIMS 8
 
 typedef int cudnnStatus_t;

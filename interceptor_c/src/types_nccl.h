@@ -6,7 +6,6 @@
 
 #include "interceptor.h"
 
-#define US_NCCL_VERSION 23007 /* 2.30.7, what torch 2.14.1 was built against */
 
 typedef int ncclResult_t;
 enum {
