@@ -295,24 +295,35 @@ def _print_json(value: Any) -> None:
 @cli.command()
 @_as_json
 def devices(as_json: bool) -> None:
-    """Lists the GPUs of the catalog."""
+    """Lists the GPUs of the catalog, and of which operations there are measurements: the others,
+    and all of a device without any, are predicted by law.
+    """
     from pipelines import display
     from understudy import catalog
+    from understudy.profiling import measured_families
 
     entries = catalog.devices()
     if as_json:
-        _print_json([vars(device) for device in entries])
+        derived = [
+            {"architecture": vars(entry.architecture), "measured": measured_families(entry)}
+            for entry in entries
+        ]
+        _print_json([vars(entry) | more for entry, more in zip(entries, derived, strict=True)])
         return
-    names = ("device", "memory GiB", "compute", "TB/s", "bf16 TFLOP/s", "interconnect", "USD/h")
+    names = (
+        *("device", "memory GiB", "compute", "TB/s", "16-bit TFLOP/s", "interconnect", "USD/h"),
+        "measured",
+    )
     rows = [
         (
             device.id,
             round(device.memory_bytes / 2**30, 1),
             device.compute_capability,
             round(device.memory_bandwidth_bytes_per_s / 1e12, 2),
-            round(device.peak_flops.get("bfloat16", 0) / 1e12) or None,
+            round(device.peak_flops["float16"] / 1e12),
             device.interconnect,
             device.price_usd_per_hour,
+            ", ".join(measured_families(device)) or None,
         )
         for device in entries
     ]

@@ -105,10 +105,15 @@ def test_other_usage_errors(understudy: Call, arguments: list[str]) -> None:
 def test_devices(understudy: Call) -> None:
     code, out, _ = understudy("devices")
     assert code == 0
-    assert DEVICE in out
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert rows[DEVICE].endswith("gemm, attention, collectives")
+    assert rows["t4-pcie-16gb"].endswith("  -")
     code, out, _ = understudy("devices", "--json")
     found = {device["id"]: device for device in json.loads(out)}
+    assert list(found) == sorted(found)
     assert found[DEVICE]["compute_capability"] == "9.0"
+    assert found[DEVICE]["architecture"]["max_blocks_per_multiprocessor"] == 32
+    assert found[DEVICE]["measured"] == ["gemm", "attention", "collectives"]
 
 
 def test_sql(understudy: Call) -> None:

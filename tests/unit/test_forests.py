@@ -367,6 +367,18 @@ def test_no_rows_is_an_error(home: Path) -> None:
         forests.predict(table(), device("b200"))
 
 
+@pytest.mark.parametrize("name", ["t4", "v100", "l4", "rtx4090", "h100-pcie"])
+def test_a_device_without_measurements_is_predicted_by_law(name: str, home: Path) -> None:
+    trained = forests.train(device(name), packaged_profiles(device(name)))
+    assert trained.tables["forest_errors"].num_rows == 0
+    work = table(gemm(4096, 4096, 4096, "float16"), all_reduce(1e8))
+    predicted = forests.predict(work, device(name)).to_pylist()
+    assert {p["estimate_source"] for p in predicted} == {"law"}
+    assert all(p["low_ns"] < p["duration_ns"] < p["high_ns"] for p in predicted)
+    at_peak_ns = 2 * 4096**3 / device(name).peak_flops["float16"] * 1e9
+    assert at_peak_ns <= predicted[0]["duration_ns"] <= 3 * at_peak_ns
+
+
 def copied(trained: Mapping[str, forests.TrainedForests], folder: Path) -> tuple[Path, dict]:
     shutil.copytree(trained[DEVICES[0]].path, folder)
     return folder, json.loads((folder / "current.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 from understudy.catalog import device
 from understudy.errors import UnderstudyError
 from understudy.forests.training import feature_columns
-from understudy.profiling import packaged, packaged_profiles
+from understudy.profiling import measured_families, packaged, packaged_profiles
 from warehouse import schemas
 
 
@@ -123,6 +123,16 @@ def test_missing_data_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(packaged.resources, "files", absent)
     with pytest.raises(UnderstudyError, match="pip install aiconfigurator-core"):
         packaged_profiles(device("h100"))
+
+
+def test_a_device_without_data_has_no_rows() -> None:
+    tables = packaged_profiles(device("t4"))
+    assert {name: table.num_rows for name, table in tables.items()} == {
+        "kernel_profiles": 0,
+        "collective_profiles": 0,
+    }
+    assert measured_families(device("t4")) == ()
+    assert measured_families(device("h100")) == ("gemm", "attention", "collectives")
 
 
 def test_rows_agree_with_the_curated_tables(shared_data: Path) -> None:

@@ -79,11 +79,15 @@ class _File:
 
 
 def packaged_profiles(device: Device) -> dict[str, pa.Table]:
-    """`kernel_profiles` and `collective_profiles` of `device`.
+    """`kernel_profiles` and `collective_profiles` of `device`; without rows for a device that is
+    not in SYSTEMS, whose predictions are by law.
 
     GEMMs are y[m,n] = x[m,k] W[n,k]^T, the linear layer's forward (cuBLAS layout TN). Raises
     UnderstudyError when the package, or every table of the device, is missing.
     """
+    if device.id not in SYSTEMS:
+        names = ("kernel_profiles", "collective_profiles")
+        return {name: schemas.table(name).schema.empty_table() for name in names}
     folder = _system_folder(device)
     kernels = [
         *_gemms(folder),
@@ -103,11 +107,17 @@ def packaged_profiles(device: Device) -> dict[str, pa.Table]:
     }
 
 
-def _system_folder(device: Device) -> Path:
+def measured_families(device: Device) -> tuple[str, ...]:
+    """Which kinds of operations have measured rows, without reading them: of gemm, attention and
+    collectives. Raises UnderstudyError when the package is missing."""
     if device.id not in SYSTEMS:
-        raise UnderstudyError(
-            f"There are no measured data for {device.id}. Devices with data: {', '.join(SYSTEMS)}."
-        )
+        return ()
+    folder = _system_folder(device)
+    places = {"gemm": "gemm", "attention": "attention", "collectives": "comm/nccl"}
+    return tuple(name for name, place in places.items() if any((folder / place).rglob("*.parquet")))
+
+
+def _system_folder(device: Device) -> Path:
     try:
         root = Path(str(resources.files("aiconfigurator_core"))) / "systems" / "data"
     except ModuleNotFoundError as error:

@@ -136,7 +136,7 @@ def _identity(library: Library) -> str:
     return digest.hexdigest()[:40]
 
 
-class NoKernels(UnderstudyError):
+class NoKernelsError(UnderstudyError):
     """A library has device code, but none that the device runs."""
 
 
@@ -146,7 +146,7 @@ def ensure_kernel_table(
     """The .ktab of a library in folder `cache`, made when it is not there yet.
 
     Returns None when the library has no device code. Raises UnderstudyError when the library is
-    damaged; NoKernels when none of its device code runs on `compute_capability` (90 = 9.0).
+    damaged; NoKernelsError when none of its device code runs on `compute_capability` (90 = 9.0).
     """
     library = open_library(library_path)
     if library.fatbins is None:
@@ -167,7 +167,7 @@ def ensure_kernel_table(
         for kernel in fatbin.kernels
     ]
     if not kernels:
-        raise NoKernels(
+        raise NoKernelsError(
             f"{where}: holds no kernels for compute capability "
             f"{compute_capability // 10}.{compute_capability % 10}; this PyTorch build does not "
             "support the device, choose another device or another PyTorch (--python)"
@@ -185,14 +185,14 @@ def kernel_tables(
     """The kernel tables of all libraries in PyTorch's `torch/lib`, made where missing.
 
     A single library may lack a device that the others have code for (torch 2.14's linear algebra
-    has none for 7.5); raises NoKernels when all of them do.
+    has none for 7.5); raises NoKernelsError when all of them do.
     """
     tables: list[Path] = []
-    without: list[NoKernels] = []
+    without: list[NoKernelsError] = []
     for library in sorted(torch_lib.glob("*.so")):
         try:
             table = ensure_kernel_table(library, compute_capability, cache, progress)
-        except NoKernels as error:
+        except NoKernelsError as error:
             without.append(error)
             continue
         if table is not None:
