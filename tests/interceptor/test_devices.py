@@ -192,3 +192,68 @@ def test_visible_devices_by_uuid(interceptor: Path, tmp_path: Path) -> None:
     }
     said = answers(interceptor, file, a100, **environment)
     assert [_dashed(cuda["uuid"]) for cuda in said["cuda"]] == [uuids[3], uuids[1]]
+
+
+TORCH = Path(__file__).with_name("torch_device.py")
+
+
+@pytest.mark.parametrize("name", ["t4", "a100-sxm-40gb", "rtx4090", "gb300"])
+def test_torch_says_the_same(name: str, interceptor: Path, tmp_path: Path) -> None:
+    entry, file = device(name), tmp_path / "device"
+    environment = {
+        "UNDERSTUDY_DEVICE_FILE": str(file),
+        "UNDERSTUDY_DEVICE_COUNT": "3",
+        "CUDA_VISIBLE_DEVICES": "2,0",
+    }
+    raw = answers(interceptor, file, entry, **environment)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("UNDERSTUDY_")}
+    done = subprocess.run(
+        [sys.executable, str(TORCH)],
+        env={
+            **kept,
+            "LD_PRELOAD": str(interceptor),
+            "LD_LIBRARY_PATH": str(interceptor.parent / "shadow"),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "UserWarning" not in done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(said) == 2
+    core = entry.architecture
+    wanted = {
+        "name": entry.name,
+        "get_name": entry.name,
+        "major": entry.compute_capability_major,
+        "minor": entry.compute_capability_minor,
+        "capability": [entry.compute_capability_major, entry.compute_capability_minor],
+        "total_memory": entry.memory_bytes,
+        "multi_processor_count": entry.multiprocessors,
+        "L2_cache_size": entry.l2_bytes,
+        "max_threads_per_multi_processor": core.max_threads_per_multiprocessor,
+        "regs_per_multiprocessor": core.registers_per_multiprocessor,
+        "shared_memory_per_block_optin": core.shared_memory_per_block_optin_bytes,
+        "shared_memory_per_multiprocessor": core.shared_memory_per_multiprocessor_bytes,
+        "clock_rate": entry.clock_hz // 1000,
+        "memory_clock_rate": entry.memory_clock_hz // 1000,
+        "memory_bus_width": entry.memory_bus_bits,
+        "bfloat16": entry.compute_capability_major >= 8,
+        "peers": [entry.gpu_direct],
+    }
+    for index, seen in enumerate(said):
+        assert {key: seen[key] for key in wanted if key in seen} == {
+            key: value for key, value in wanted.items() if key in seen
+        }
+        assert seen["uuid"].replace("-", "") == raw["cuda"][index]["uuid"]
+        assert seen["pci_bus_id"] == (3, 1)[index]
+        free, total = seen["mem_get_info"]
+        assert total == entry.memory_bytes and entry.context_bytes <= total - free < 1.5 * 2**30
+        if seen["nvml"] is not None:
+            used = entry.driver_memory_bytes + total - free
+            clock = entry.clock_hz // 10**6
+            expected = {"used": used, "clock": clock, "utilization": 0, "power": "not supported"}
+            assert seen["nvml"] == expected
