@@ -349,6 +349,26 @@ def _patch_profiler(module, rank):
     module.record_function.__exit__ = _like(leave_and_note, leave)
 
 
+def _patch_autograd(module, _rank):
+    """torch.autograd.grad runs on the calling thread.
+
+    A device thread of autograd may hold the gradients that it hands over a little longer than their
+    receiver: which of the two frees them, and when, would differ from run to run, and with it what
+    the allocator makes of the next request. Zero-bubble pipeline schedules are built on such calls.
+    """
+    run = getattr(module, "_engine_run_backward", None)
+    if run is None:  # before PyTorch 2.3
+        return
+
+    def run_here(outputs, *args, **kwargs):
+        if kwargs.get("accumulate_grad", True):  # Tensor.backward: nothing is handed over
+            return run(outputs, *args, **kwargs)
+        with module.torch.autograd.set_multithreading_enabled(False):
+            return run(outputs, *args, **kwargs)
+
+    module._engine_run_backward = _like(run_here, run)
+
+
 def _patch_distributed(module, rank):
     """Object collectives, barriers and broadcasts of Python objects carry values that the script
     needs; on an emulated device values do not exist, so they go over gloo."""
@@ -441,6 +461,7 @@ def _like(wrapper, function):
 _PATCHES = {
     "torch.optim.optimizer": _patch_optimizer,
     "torch.nn.modules.module": _patch_modules,
+    "torch.autograd.graph": _patch_autograd,
     "torch.autograd.profiler": _patch_profiler,
     "torch._dynamo.convert_frame": _patch_dynamo,
     "torch.distributed.distributed_c10d": _patch_distributed,
