@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import sys
 
@@ -17,10 +19,9 @@ FIELDS = (
 
 def by_nvml(device: int) -> dict | None:
     """torch.cuda's questions to NVML; None without the package that asks them."""
-    try:
-        import pynvml
-    except ImportError:
+    if importlib.util.find_spec("pynvml") is None:
         return None
+    pynvml = importlib.import_module("pynvml")
     try:
         torch.cuda.power_draw(device)
     except pynvml.NVMLError_NotSupported:
