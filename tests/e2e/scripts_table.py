@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from understudy.home import write_whole
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 ROWS = REPOSITORY / "var" / "scripts_table"
-_BEGIN, _END = "<!-- scripts: made by `make scripts-table` -->", "<!-- end of scripts -->"
+BEGIN, END = "<!-- scripts: made by `make scripts-table` -->", "<!-- end of scripts -->"
 _HEAD = (
     "| script | parallelism | ranks | events per rank | peak memory | not supported calls "
     "| host time |\n"
@@ -74,14 +75,13 @@ def _file_name(script: str) -> str:
 
 def _section(text: str) -> tuple[int, int]:
     """Where the table lies between its two marks."""
-    begin, end = text.find(_BEGIN), text.find(_END)
-    assert 0 <= begin < end, f"README.md lacks the marks {_BEGIN} and {_END}"
-    return begin + len(_BEGIN), end
+    begin, end = text.find(BEGIN), text.find(END)
+    assert 0 <= begin < end, f"README.md lacks the marks {BEGIN} and {END}"
+    return begin + len(BEGIN), end
 
 
-def shown() -> dict[str, tuple[str, ...]]:
-    """The README's rows by script, without their host times."""
-    text = README.read_text()
+def rows_in(text: str) -> dict[str, tuple[str, ...]]:
+    """The rows of a README by script, without their host times."""
     begin, end = _section(text)
     rows = {}
     for line in text[begin:end].splitlines():
@@ -91,22 +91,32 @@ def shown() -> dict[str, tuple[str, ...]]:
     return rows
 
 
-def write() -> None:
-    """Writes the rows that were measured into the README, by script."""
+def shown() -> dict[str, tuple[str, ...]]:
+    """The rows of our README."""
+    return rows_in(README.read_text())
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows as Markdown: one process first, then by parallelism."""
+    ordered = sorted(rows, key=lambda row: (row.ranks > 1, row.ranks, row.parallelism, row.script))
+    return _HEAD + "".join(f"{row.line()}\n" for row in ordered)
+
+
+def _measured() -> list[Row]:
     rows = []
     for path in sorted(ROWS.glob("*.json")):
         values = json.loads(path.read_text())
-        values["events"], values["unsupported"] = (
-            tuple(values["events"]),
-            tuple(values["unsupported"]),
-        )
+        for name in ("events", "unsupported"):
+            values[name] = tuple(values[name])
         rows.append(Row(**values))
+    return rows
+
+
+def write() -> None:
+    """Writes the rows that were measured into the README."""
     text = README.read_text()
     begin, end = _section(text)
-    # One process first, then by number of ranks.
-    rows.sort(key=lambda row: (row.ranks > 1, row.parallelism, row.script))
-    table = _HEAD + "".join(f"{row.line()}\n" for row in rows)
-    write_whole(README, f"{text[:begin]}\n\n{table}\n{text[end:]}")
+    write_whole(README, f"{text[:begin]}\n\n{table(_measured())}\n{text[end:]}")
 
 
 if __name__ == "__main__":
