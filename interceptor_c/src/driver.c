@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "ptx.h"
 
 /* Look-up by name ------------------------------------------------------------------------------ */
 
@@ -235,7 +236,8 @@ US_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
 
 struct CUmod_st {
     uint32_t magic;
-    struct us_cubin *cubin; /* NULL when the image is of another kind (PTX, fatbin) */
+    struct us_cubin *cubin; /* NULL when the image is of another kind */
+    struct us_ptx *ptx;     /* same; both are NULL for a fatbin */
     struct us_function **functions;
     size_t count;
 };
@@ -253,6 +255,7 @@ static CUresult module_load(CUmodule *out, const void *image, size_t bytes) {
     if (!module)
         return CUDA_ERROR_OUT_OF_MEMORY;
     module->cubin = us_cubin_parse(image, bytes);
+    module->ptx = module->cubin ? NULL : us_ptx_parse(image, bytes);
     module->magic = MODULE_MAGIC;
     *out = module;
     return CUDA_SUCCESS;
@@ -270,7 +273,7 @@ static CUresult module_function(cudaFunction_t *out, CUmodule handle, const char
             return CUDA_SUCCESS;
         }
     struct us_kernel_info info = {0};
-    bool found = !module->cubin;
+    bool found = module->ptx ? us_ptx_kernel(module->ptx, name, &info) : !module->cubin;
     for (size_t i = 0; module->cubin && i < us_cubin_count(module->cubin) && !found; i++)
         found = !strcmp(us_cubin_kernel(module->cubin, i, &info), name);
     if (!found)
@@ -324,7 +327,7 @@ US_EXPORT CUresult cuModuleUnload(CUmodule handle) {
     struct CUmod_st *module = module_of(handle);
     if (!module)
         return CUDA_ERROR_INVALID_HANDLE;
-    /* Functions stay, and the parameters in the cubin with them: launches may still be coming. */
+    /* Functions stay, and the parameters of the image with them: launches may still be coming. */
     free(module->functions);
     us_slab_give(&modules, module);
     return CUDA_SUCCESS;

@@ -1,24 +1,11 @@
 /* Of libraries that are not supported otherwise: functions whose results are no status codes, so
    that a generated stub's NOT_SUPPORTED would be taken for a pointer. */
 #include "interceptor.h"
-#include "versions.h"
 
 static const char not_supported[] = "not supported under Understudy";
 
 US_EXPORT const char *cusparseGetErrorString(int code) {
     return code ? not_supported : "success";
-}
-
-US_EXPORT const char *nvrtcGetErrorString(int code) {
-    return code ? not_supported : "NVRTC_SUCCESS";
-}
-
-US_EXPORT int nvrtcVersion(int *major, int *minor) {
-    if (!major || !minor)
-        return 3; /* NVRTC_ERROR_INVALID_INPUT */
-    *major = us_library_versions()->nvrtc_major;
-    *minor = us_library_versions()->nvrtc_minor;
-    return 0;
 }
 
 US_EXPORT void *nvshmem_malloc(size_t bytes) {
