@@ -257,3 +257,11 @@ def test_torch_says_the_same(name: str, interceptor: Path, tmp_path: Path) -> No
             clock = entry.clock_hz // 10**6
             expected = {"used": used, "clock": clock, "utilization": 0, "power": "not supported"}
             assert seen["nvml"] == expected
+
+
+def test_bad_arguments_and_hosts(programs: Path) -> None:
+    """In C; once under ASan and UBSan."""
+    done = subprocess.run(
+        [str(programs / "test_devices")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
