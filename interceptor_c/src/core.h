@@ -154,6 +154,12 @@ cudaError_t us_function_parameter(const struct us_function *function, size_t ind
                                   size_t *bytes);
 const char *us_function_name(const struct us_function *function);
 
+/* fatbin.c */
+struct us_fatbin;
+struct us_fatbin *us_fatbin_register(const void *wrapper);
+/* Whether it has code that the device runs. */
+bool us_fatbin_has_device(const struct us_fatbin *fatbin);
+
 /* kernels.c: what is known of a kernel before it is launched. */
 struct us_kernel_info {
     uint32_t registers, static_shared_bytes, max_threads, local_bytes, parameter_bytes;

@@ -34,12 +34,14 @@ struct us_function {
     bool is_fill;      /* at::native::FillFunctor in a decodable kernel */
     bool keeps_values; /* writes nothing that the host should lose */
     bool has_access;   /* the signature was looked at */
+    bool no_image;     /* its fat binary has no code for the device */
     struct parameter_access access;
 };
 
 struct host_slot {
     const void *host;
     const char *name;
+    const struct us_fatbin *fatbin;
     struct us_function *function; /* made at its first use */
 };
 
@@ -80,12 +82,14 @@ static bool grow(void) {
     return true;
 }
 
-static void register_function(const void *host, const char *name) {
+static void register_function(const void *host, const char *name,
+                              const struct us_fatbin *fatbin) {
     us_lock_take(&table_lock);
     if (grow()) {
         struct host_slot *slot = &table->slots[slot_of(table, host)];
         table_used += !slot->host;
         slot->name = name;
+        slot->fatbin = fatbin;
         slot->function = NULL;
         __atomic_store_n(&slot->host, host, __ATOMIC_RELEASE);
     }
@@ -152,6 +156,8 @@ struct us_function *us_function_of(const void *pointer) {
     function = slot->function;
     if (!function) {
         function = function_new(slot->name, NULL);
+        if (function)
+            function->no_image = !us_fatbin_has_device(slot->fatbin);
         __atomic_store_n(&slot->function, function, __ATOMIC_RELEASE);
     }
     us_lock_give(&table_lock);
@@ -343,6 +349,8 @@ static void gather_arguments(const struct us_function *function, void **argument
 static cudaError_t check_launch(const struct us_function *function, us_dim3 grid, us_dim3 block,
                                 size_t dynamic_shared_bytes) {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (function->no_image)
+        return cudaErrorNoKernelImageForDevice;
     if (!threads || !grid.x || !grid.y || !grid.z || threads > MAX_THREADS_PER_BLOCK ||
         block.z > 64 || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
         return cudaErrorInvalidConfiguration;
@@ -502,9 +510,7 @@ cudaError_t us_function_parameter(const struct us_function *function, size_t ind
 /* What nvcc's generated code calls ------------------------------------------------------------- */
 
 US_EXPORT void **__cudaRegisterFatBinary(void *fatbin) {
-    static void *handle;
-    (void)fatbin;
-    return &handle;
+    return (void **)us_fatbin_register(fatbin);
 }
 
 US_EXPORT void __cudaRegisterFatBinaryEnd(void **handle) {
@@ -523,9 +529,9 @@ US_EXPORT char __cudaInitModule(void **handle) {
 US_EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device,
                                       const char *device_name, int thread_limit, void *tid,
                                       void *bid, void *block, void *grid, int *warp_size) {
-    (void)handle, (void)device, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid;
+    (void)device, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid;
     (void)warp_size;
-    register_function(host, device_name);
+    register_function(host, device_name, (const struct us_fatbin *)handle);
 }
 
 struct call_configuration {
@@ -609,6 +615,8 @@ US_EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attribute
     const struct us_function *function = us_function_of(host);
     if (!function)
         return us_error(cudaErrorInvalidDeviceFunction);
+    if (function->no_image)
+        return us_error(cudaErrorNoKernelImageForDevice);
     us_function_attributes(function, attributes);
     return cudaSuccess;
 }
