@@ -24,6 +24,11 @@ cudaError_t cudaDeviceGetPCIBusId(char *, int, int);
 cudaError_t cudaDeviceGetByPCIBusId(int *, const char *);
 cudaError_t cudaDeviceGetP2PAttribute(int *, int, int, int);
 cudaError_t cudaDeviceGetAttribute(int *, int, int);
+void **__cudaRegisterFatBinary(void *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *,
+                            void *, int *);
+cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t);
+cudaError_t cudaGetLastError(void);
 
 enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, VERSION_MISMATCH = 25 };
 
@@ -106,6 +111,55 @@ static void test_host(void) {
     freeaddrinfo(found);
 }
 
+/* What a launch answers when the kernel's fat binary holds this one entry; the device is 9.0. */
+static cudaError_t launch_of(uint16_t kind, uint32_t architecture, uint64_t flags) {
+    static char hosts[16];
+    static int used;
+    struct {
+        uint32_t magic;
+        uint16_t version, header_bytes;
+        uint64_t payload_bytes;
+        uint16_t kind, entry_version;
+        uint32_t entry_header_bytes;
+        uint64_t entry_payload_bytes;
+        uint32_t unused[3], architecture;
+        uint64_t name, flags, more[2];
+        char payload[64];
+    } *fatbin = calloc(1, sizeof *fatbin);
+    struct {
+        uint32_t magic, version;
+        void *data, *file_name;
+    } wrapper = {0x466243b1, 1, fatbin, NULL};
+    CHECK(fatbin != NULL && sizeof *fatbin == 16 + 64 + 64);
+    fatbin->magic = 0xba55ed50;
+    fatbin->header_bytes = 16;
+    fatbin->payload_bytes = 128;
+    fatbin->kind = kind;
+    fatbin->entry_header_bytes = fatbin->entry_payload_bytes = 64;
+    fatbin->architecture = architecture;
+    fatbin->flags = flags;
+    void **handle = __cudaRegisterFatBinary(&wrapper);
+    char *host = &hosts[used++];
+    __cudaRegisterFunction(handle, host, NULL, "_Z1kv", -1, NULL, NULL, NULL, NULL, NULL);
+    dim3 one = {1, 1, 1};
+    cudaError_t error = cudaLaunchKernel(host, one, one, NULL, 0, NULL);
+    CHECK(cudaGetLastError() == error && cudaGetLastError() == 0);
+    free(fatbin);
+    return error;
+}
+
+static void test_code_for_the_device(void) {
+    enum { PTX = 1, CUBIN = 2, ARCH_SPECIFIC = 0x100000 };
+    cudaGetLastError(); /* of the tests before */
+    CHECK(launch_of(CUBIN, 90, 0) == 0);
+    CHECK(launch_of(CUBIN, 90, ARCH_SPECIFIC) == 0);
+    CHECK(launch_of(CUBIN, 80, 0) == cudaErrorNoKernelImageForDevice);
+    CHECK(launch_of(CUBIN, 100, 0) == cudaErrorNoKernelImageForDevice);
+    CHECK(launch_of(PTX, 80, 0) == 0);
+    CHECK(launch_of(PTX, 100, 0) == cudaErrorNoKernelImageForDevice);
+    CHECK(launch_of(64, 90, 0) == cudaErrorNoKernelImageForDevice);
+}
+
 int main(void) {
     setenv("UNDERSTUDY_DEVICE_COUNT", "8", 1);
     setenv("UNDERSTUDY_NODE", "2", 1);
@@ -116,6 +170,7 @@ int main(void) {
     test_nvml();
     test_visible_by_uuid();
     test_host();
+    test_code_for_the_device();
     printf("devices: ok\n");
     return 0;
 }
