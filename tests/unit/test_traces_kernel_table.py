@@ -114,8 +114,7 @@ def test_the_best_architecture_is_chosen(small_section: bytes) -> None:
 
 
 def test_a_device_that_pytorch_has_no_code_for(small_library: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnderstudyError, match=r"capability 3\.5"):
-        ensure_kernel_table(small_library, 35, tmp_path)
+    assert ensure_kernel_table(small_library, 35, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,6 +54,12 @@ _SUPERVISOR = Path(__file__).resolve().parent / "supervisor.py"
 _EXIT_CODE = re.compile(r"exitcode\s*:\s*(-?\d+)")
 _FAILED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank")
 _MIN_FREE_BYTES = 1 << 20
+#: What CUDA says of a kernel that was not compiled for the device.
+_NO_CODE = "no kernel image is available for execution on the device"
+_NO_CODE_ADVICE = (
+    "\nThis PyTorch has no code for the device: give --python an environment whose PyTorch has "
+    "(PyTorch's warning in the log names a build), or choose another device."
+)
 
 
 @dataclass(frozen=True)
@@ -322,9 +328,10 @@ def _failure(job: JobSpec, code: int, errors: list[dict], log_path: Path) -> str
         ]
         cause = min(alike, key=lambda e: e["rank"])
         ranks = ", ".join(str(e["rank"]) for e in sorted(alike, key=lambda e: e["rank"]))
+        advice = _NO_CODE_ADVICE if _NO_CODE in cause["message"] else ""
         return (
             f"{job.program_name} failed on rank {ranks}; the log is {log_path}\n"
-            f"{cause['traceback'].rstrip()}"
+            f"{cause['traceback'].rstrip()}{advice}"
         )
     text = log_path.read_text(errors="replace")
     codes, ranks = _EXIT_CODE.findall(text), _FAILED_RANK.findall(text)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from understudy.errors import UnderstudyError
 from understudy.traces.cubin import KernelInfo, Library, open_library, section_fatbins
 
 MAGIC = b"USKTAB01"
@@ -136,17 +135,13 @@ def _identity(library: Library) -> str:
     return digest.hexdigest()[:40]
 
 
-class NoKernelsError(UnderstudyError):
-    """A library has device code, but none that the device runs."""
-
-
 def ensure_kernel_table(
     library_path: Path, compute_capability: int, cache: Path, progress: Progress | None = None
 ) -> Path | None:
     """The .ktab of a library in folder `cache`, made when it is not there yet.
 
-    Returns None when the library has no device code. Raises UnderstudyError when the library is
-    damaged; NoKernelsError when none of its device code runs on `compute_capability` (90 = 9.0).
+    Returns None when the library has no device code that `compute_capability` (90 = 9.0) runs: its
+    kernels cannot be launched there. Raises UnderstudyError when the library is damaged.
     """
     library = open_library(library_path)
     if library.fatbins is None:
@@ -167,11 +162,7 @@ def ensure_kernel_table(
         for kernel in fatbin.kernels
     ]
     if not kernels:
-        raise NoKernelsError(
-            f"{where}: holds no kernels for compute capability "
-            f"{compute_capability // 10}.{compute_capability % 10}; this PyTorch build does not "
-            "support the device, choose another device or another PyTorch (--python)"
-        )
+        return None
     cache.mkdir(parents=True, exist_ok=True)
     temporary = cache / f".{path.name}.{os.getpid()}.tmp"
     temporary.write_bytes(table_bytes(kernels, identity, compute_capability))
@@ -182,21 +173,9 @@ def ensure_kernel_table(
 def kernel_tables(
     torch_lib: Path, compute_capability: int, cache: Path, progress: Progress | None = None
 ) -> list[Path]:
-    """The kernel tables of all libraries in PyTorch's `torch/lib`, made where missing.
-
-    A single library may lack a device that the others have code for (torch 2.14's linear algebra
-    has none for 7.5); raises NoKernelsError when all of them do.
-    """
-    tables: list[Path] = []
-    without: list[NoKernelsError] = []
-    for library in sorted(torch_lib.glob("*.so")):
-        try:
-            table = ensure_kernel_table(library, compute_capability, cache, progress)
-        except NoKernelsError as error:
-            without.append(error)
-            continue
-        if table is not None:
-            tables.append(table)
-    if without and not tables:
-        raise without[0]
-    return tables
+    """The kernel tables of all libraries in PyTorch's `torch/lib`, made where missing."""
+    tables = [
+        ensure_kernel_table(library, compute_capability, cache, progress)
+        for library in sorted(torch_lib.glob("*.so"))
+    ]
+    return [table for table in tables if table is not None]
