@@ -139,7 +139,7 @@ def test_streams_from_before_the_trace_are_defined(scenario: Scenario, tmp_path:
 
 @pytest.mark.parametrize(
     ("visible", "shown"),
-    [(None, 4), ("0,1", 2), ("3", 1), ("", 0), ("-1", 0), ("1,9,2", 1), ("GPU-a,GPU-b", 2)],
+    [(None, 4), ("0,1", 2), ("3", 1), ("", 0), ("-1", 0), ("1,9,2", 1), ("GPU-unknown,1", 0)],
 )
 def test_devices_that_the_environment_shows(
     scenario: Scenario, tmp_path: Path, visible: str | None, shown: int
