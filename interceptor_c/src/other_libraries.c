@@ -2,12 +2,6 @@
    that a generated stub's NOT_SUPPORTED would be taken for a pointer. */
 #include "interceptor.h"
 
-static const char not_supported[] = "not supported under Understudy";
-
-US_EXPORT const char *cusparseGetErrorString(int code) {
-    return code ? not_supported : "success";
-}
-
 US_EXPORT void *nvshmem_malloc(size_t bytes) {
     (void)bytes;
     us_unsupported("nvshmem_malloc", 0);
