@@ -244,7 +244,8 @@ RANKS = Table(
         Column("iteration_source", _STRING, "what ends an iteration; 'whole run': nothing does"),
         Column("trace_events", _INT64, "API calls recorded by the interceptor"),
         Column("peak_allocated_bytes", _INT64, "peak of PyTorch's allocated memory"),
-        Column("peak_reserved_bytes", _INT64, "peak of device memory in use, context included"),
+        Column("peak_reserved_bytes", _INT64, "peak of the memory that PyTorch's allocator holds"),
+        Column("peak_device_bytes", _INT64, "peak of device memory in use, context included"),
         Column("oom_iteration", _INT32, "iteration in which memory ran out", nullable=True),
         Column("oom_requested_bytes", _INT64, "request that did not fit", nullable=True),
     ),
@@ -262,7 +263,8 @@ MEMORY_TIMELINE = Table(
         Column("category", _STRING, "what changed: tensor or segment"),
         Column("change_bytes", _INT64, "bytes allocated, negative when freed"),
         Column("allocated_bytes", _INT64, "allocated tensors after the change"),
-        Column("reserved_bytes", _INT64, "device memory in use after the change"),
+        Column("reserved_bytes", _INT64, "segments held by the allocator after the change"),
+        Column("device_bytes", _INT64, "device memory in use after it, context included"),
     ),
 )
 

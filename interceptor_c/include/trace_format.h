@@ -88,7 +88,8 @@ enum us_api {
     US_API_CAPTURE_END = 34,        /* a = capture sequence number */
     /* Memory. */
     US_API_MALLOC = 40,        /* a = device pointer, b = bytes, c = bytes in use after the call */
-    US_API_FREE = 41,          /* a = device pointer, b = bytes, c = bytes in use after the call */
+    US_API_FREE = 41,          /* a = device pointer, b = bytes, c = bytes in use after the call;
+                                  both have US_FLAG_POOL where it applies */
     US_API_HOST_ALLOC = 42,    /* a = pointer, b = bytes */
     US_API_HOST_FREE = 43,     /* a = pointer, b = bytes */
     US_API_TENSOR_ALLOC = 44,  /* PyTorch's caching allocator: a = pointer, b = block bytes,
@@ -127,6 +128,7 @@ enum us_collective_kind {
 enum us_flag {
     US_FLAG_BLOCKING = 1u << 0,
     US_FLAG_PINNED = 1u << 1,
+    US_FLAG_POOL = 1u << 2, /* of a stream-ordered pool (cudaMallocAsync) */
 };
 
 /* Stream numbers. Streams that the program creates are numbered from 2 per process. */

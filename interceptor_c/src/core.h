@@ -101,6 +101,9 @@ bool us_release(void *pointer);
 void us_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 cudaError_t us_host_alloc(size_t bytes, void **pointer);
 cudaError_t us_host_free(void *pointer);
+/* Zeros memory of the host. Large parts of page-locked memory lose their pages instead, so that
+   offloading a model does not cost the machine the model's size. */
+void us_host_zero(void *pointer, size_t bytes);
 cudaError_t us_host_register(void *pointer, size_t bytes);
 cudaError_t us_host_unregister(void *pointer);
 cudaError_t us_managed_alloc(size_t bytes, void **pointer);

@@ -153,12 +153,11 @@ typedef struct {
 /* A dim3 passed by value: three ints take two registers, exactly as this struct does. */
 typedef us_dim3 dim3;
 
-struct cudaPointerAttributes {
-    int type; /* cudaMemoryType */
+struct cudaPointerAttributes { /* of CUDA 12; 13 adds `long reserved[8]` */
+    int type;                  /* cudaMemoryType */
     int device;
     void *devicePointer;
     void *hostPointer;
-    long reserved[8];
 };
 
 struct cudaFuncAttributes {

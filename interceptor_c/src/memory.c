@@ -355,6 +355,26 @@ cudaError_t us_managed_free(void *pointer) {
     return managed ? us_host_free(pointer) : cudaErrorInvalidValue;
 }
 
+void us_host_zero(void *pointer, size_t bytes) {
+    enum { PAGE = 4096 };
+    uint64_t start = (uintptr_t)pointer, end = start + bytes;
+    uint64_t first = (start + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+    bool whole = false;
+    if (bytes > US_VALUE_MAX_BYTES) {
+        us_lock_take(&lock);
+        const struct host_range *range = host_range_at(pointer);
+        whole = range && end <= range->start + range->mapped_bytes;
+        us_lock_give(&lock);
+    }
+    /* Anonymous private pages read as zeros again after this (madvise(2)). */
+    if (whole && madvise((void *)(uintptr_t)first, last - first, MADV_DONTNEED) == 0) {
+        memset(pointer, 0, first - start);
+        memset((void *)(uintptr_t)last, 0, end - last);
+    } else {
+        memset(pointer, 0, bytes);
+    }
+}
+
 cudaError_t us_host_register(void *pointer, size_t bytes) {
     if (!pointer || !bytes)
         return cudaErrorInvalidValue;

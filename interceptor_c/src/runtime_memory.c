@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "core.h"
+#include "versions.h"
 
 /* Shared with the driver API (driver_memory.c); these record. */
 
-cudaError_t us_record_malloc(size_t bytes, void **pointer) {
+static cudaError_t record_malloc(size_t bytes, void **pointer, uint32_t flags) {
     if (!pointer)
         return cudaErrorInvalidValue;
     int device = us_current_device();
@@ -19,11 +20,16 @@ cudaError_t us_record_malloc(size_t bytes, void **pointer) {
     record.a = error ? 0 : (uintptr_t)*pointer;
     record.b = bytes;
     record.c = us_device_used_bytes(device);
+    record.flags = flags;
     us_emit(&record);
     return error;
 }
 
-cudaError_t us_record_free(void *pointer) {
+cudaError_t us_record_malloc(size_t bytes, void **pointer) {
+    return record_malloc(bytes, pointer, 0);
+}
+
+static cudaError_t record_free(void *pointer, uint32_t flags) {
     if (!pointer)
         return cudaSuccess;
     if (us_pointer_device(pointer) < 0)
@@ -39,8 +45,13 @@ cudaError_t us_record_free(void *pointer) {
     record.a = (uintptr_t)pointer;
     record.b = bytes;
     record.c = us_device_used_bytes(device);
+    record.flags = flags;
     us_emit(&record);
     return cudaSuccess;
+}
+
+cudaError_t us_record_free(void *pointer) {
+    return record_free(pointer, 0);
 }
 
 cudaError_t us_record_host_alloc(size_t bytes, void **pointer) {
@@ -177,8 +188,11 @@ US_EXPORT cudaError_t cudaHostGetDevicePointer(void **device_pointer, void *poin
 
 US_EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
                                                const void *pointer) {
-    return us_error(attributes ? us_pointer_attributes(attributes, pointer)
-                               : cudaErrorInvalidValue);
+    if (!attributes)
+        return us_error(cudaErrorInvalidValue);
+    if (us_library_versions()->cuda_major >= 13)
+        memset(attributes + 1, 0, 8 * sizeof(long)); /* `reserved` */
+    return us_error(us_pointer_attributes(attributes, pointer));
 }
 
 US_EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
@@ -293,7 +307,7 @@ cudaMemPool_t us_default_pool(int device) {
 static cudaError_t pool_malloc(void **pointer, size_t bytes, int device, cudaStream_t stream) {
     if (!us_stream_is_valid(stream))
         return cudaErrorInvalidResourceHandle;
-    cudaError_t error = us_record_malloc(bytes, pointer);
+    cudaError_t error = record_malloc(bytes, pointer, US_FLAG_POOL);
     if (error)
         return error;
     struct CUmemPoolHandle_st *pool = us_default_pool(device);
@@ -337,7 +351,7 @@ static cudaError_t pool_free(void *pointer, cudaStream_t stream) {
     size_t bytes = 0;
     int device = us_pointer_device(pointer);
     us_allocation_of(pointer, &base, &bytes);
-    cudaError_t error = us_record_free(pointer);
+    cudaError_t error = record_free(pointer, US_FLAG_POOL);
     if (!error && device >= 0) {
         us_lock_take(&pool_lock);
         uint64_t *used = &us_default_pool(device)->used_bytes;

@@ -157,7 +157,7 @@ void us_values_fill(const void *device_pointer, const void *pattern, size_t patt
 }
 
 void us_values_read(const void *device_pointer, void *bytes, size_t size) {
-    memset(bytes, 0, size);
+    us_host_zero(bytes, size);
     if (!size || us_pointer_device(device_pointer) < 0)
         return;
     uint64_t start = (uintptr_t)device_pointer, end = start + size;

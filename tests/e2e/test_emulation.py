@@ -165,7 +165,7 @@ def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
     ranks = result.tables["ranks"].to_pylist()
     assert [r["oom_iteration"] for r in ranks] == [4, 4]
     assert [r["oom_requested_bytes"] for r in ranks] == [300 << 20] * 2
-    assert all(r["peak_reserved_bytes"] <= 2 << 30 for r in ranks)
+    assert all(r["peak_device_bytes"] <= 2 << 30 for r in ranks)
     assert result.tables["events"].num_rows == 0
     assert result.tables["memory_timeline"].num_rows > 0
     assert processes_of(tmp_path) == []

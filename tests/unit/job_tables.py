@@ -149,7 +149,8 @@ def emulated(
             "iteration_source": "optimizer steps",
             "trace_events": 100,
             "peak_allocated_bytes": 1000,
-            "peak_reserved_bytes": 2000 + r,
+            "peak_reserved_bytes": 1500,
+            "peak_device_bytes": 2000 + r,
             "oom_iteration": None,
             "oom_requested_bytes": None,
         }

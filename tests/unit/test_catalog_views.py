@@ -44,7 +44,8 @@ def two_jobs(understudy_home: Path) -> None:
             "category": ["segment"] * 3,
             "change_bytes": [100, 50, 100],
             "allocated_bytes": [10, 20, 10],
-            "reserved_bytes": [100, 150, 100],
+            "reserved_bytes": [90, 90, 90],
+            "device_bytes": [100, 150, 100],
         }
         tables["memory_timeline"] = pa.table(memory, schema=schemas.MEMORY_TIMELINE.schema)
         merged = merge(tables)
@@ -199,7 +200,7 @@ def test_values_of_worked_queries() -> None:
         (rank, name, 1) for rank in (0, 1) for name in ("gemm", "add", "all_reduce")
     }
     peaks = {r["rank"]: r for r in answer("peak_memory")}
-    assert (peaks[0]["step"], peaks[0]["reserved_bytes"]) == (1, 150)
+    assert (peaks[0]["step"], peaks[0]["device_bytes"]) == (1, 150)
     (compared,) = answer("devices_compared")
     assert (compared["iteration_time_ns"], compared["speed_of_fastest"]) == (3_000_000, 1.0)
     gaps = answer("idle_gaps")

@@ -198,14 +198,30 @@ def test_memory_is_followed_over_the_whole_trace(tmp_path: Path) -> None:
     writer.mark(1)
     result = collected([writer], tmp_path)
     columns = ("iteration", "category", "change_bytes", "allocated_bytes", "reserved_bytes")
-    assert rows(result.tables["memory_timeline"], *columns) == [
-        (0, "segment", 2048, 0, 2648),
-        (0, "tensor", 512, 512, 2648),
-        (1, "tensor", 1024, 1536, 2648),
-        (1, "tensor", -512, 1024, 2648),
+    assert rows(result.tables["memory_timeline"], *columns, "device_bytes") == [
+        (0, "segment", 2048, 0, 2048, 2648),
+        (0, "tensor", 512, 512, 2048, 2648),
+        (1, "tensor", 1024, 1536, 2048, 2648),
+        (1, "tensor", -512, 1024, 2048, 2648),
     ]
-    assert rows(result.tables["ranks"], "peak_allocated_bytes", "peak_reserved_bytes") == [
-        (1536, 2648)
+    peaks = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+    assert rows(result.tables["ranks"], *peaks) == [(1536, 2048, 2648)]
+
+
+def test_memory_of_a_pool_is_reserved_and_allocated_at_once(tmp_path: Path) -> None:
+    """PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync reports no tensors of its own."""
+    writer = TraceWriter()
+    writer.record(Api.MALLOC, a=1 << 20, b=512, c=600 + 512, flags=fmt.FLAG_POOL)
+    writer.launch()
+    writer.mark(0)
+    writer.record(Api.FREE, a=1 << 20, b=512, c=600, flags=fmt.FLAG_POOL)
+    writer.launch()
+    writer.mark(1)
+    result = collected([writer], tmp_path)
+    columns = ("category", "allocated_bytes", "reserved_bytes", "device_bytes")
+    assert rows(result.tables["memory_timeline"], *columns) == [
+        ("segment", 512, 512, 1112),
+        ("segment", 0, 0, 600),
     ]
 
 

@@ -179,7 +179,8 @@ def write_prediction(runtime: dict[str, Any]) -> None:
             "iteration_source": "optimizer steps",
             "trace_events": 60_000,
             "peak_allocated_bytes": 18 * 2**30,
-            "peak_reserved_bytes": 20 * 2**30,
+            "peak_reserved_bytes": 19 * 2**30,
+            "peak_device_bytes": 20 * 2**30,
         }
         for rank in range(2)
     ]
@@ -191,7 +192,8 @@ def write_prediction(runtime: dict[str, Any]) -> None:
             "category": "tensor",
             "change_bytes": 1,
             "allocated_bytes": (step % 1000) * 2**24,
-            "reserved_bytes": 16 * 2**30 + (2**30 if step == 1501 else 0),
+            "reserved_bytes": 16 * 2**30,
+            "device_bytes": 16 * 2**30 + (2**30 if step == 1501 else 0),
         }
         for rank in range(2)
         for step in range(3000)

@@ -21,7 +21,7 @@ from understudy.emulation.lowering import (
     kept_threads,
     lower,
 )
-from understudy.emulation.memory import memory_history
+from understudy.emulation.memory import Peaks, memory_history
 from understudy.errors import UnderstudyError
 from understudy.kernels import Signature
 from understudy.traces.interceptor import Api, RankTrace
@@ -346,13 +346,13 @@ def _communicators(resolved: CommunicatorMap) -> pa.Table:
     )
 
 
-def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
-    """The timeline of all ranks, and per rank (peak allocated, peak reserved) bytes."""
+def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, Peaks]]:
+    """The timeline of all ranks, and the peaks of each."""
     tables, peaks = [], {}
     for trace in traces:
         history = memory_history(trace, kept_threads(trace))
         steps = len(history.iteration)
-        peaks[trace.rank] = (history.peak_allocated_bytes, history.peak_reserved_bytes)
+        peaks[trace.rank] = history.peaks
         tables.append(
             pa.table(
                 {
@@ -363,6 +363,7 @@ def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, tuple[int,
                     "change_bytes": history.change_bytes,
                     "allocated_bytes": history.allocated_bytes,
                     "reserved_bytes": history.reserved_bytes,
+                    "device_bytes": history.device_bytes,
                 },
                 schema=schemas.MEMORY_TIMELINE.schema,
             )
@@ -428,8 +429,7 @@ def collect(
             "iterations_seen": found.seen,
             "iteration_source": [found.source] * len(traces),
             "trace_events": [count_events(trace) for trace in traces],
-            "peak_allocated_bytes": [peaks[rank][0] for rank in numbers],
-            "peak_reserved_bytes": [peaks[rank][1] for rank in numbers],
+            **{name: [getattr(peaks[rank], name) for rank in numbers] for name in Peaks._fields},
             "oom_iteration": [e.iteration if e else None for e in memory_errors],
             "oom_requested_bytes": [e.requested_bytes if e else None for e in memory_errors],
         },

@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from understudy.traces.interceptor import Api, RankTrace
+from understudy.traces.interceptor import FLAG_POOL, Api, RankTrace
 
 MEMORY_CALLS = (Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE)
 
@@ -90,12 +91,21 @@ class LiveBlocks:
         return self._segment_bytes[segment]
 
 
+class Peaks(NamedTuple):
+    """Peaks of one rank's memory, named as the columns of table `ranks`."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_device_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class MemoryHistory:
     """The changes of one rank's memory, arrays of equal length; bytes are int64.
 
     `iteration` counts from 0, what the script sets up belongs to the first; `is_tensor` is False
-    for segments.
+    for segments. Memory from a CUDA pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is
+    segment and tensor in one, as PyTorch counts it.
     """
 
     iteration: np.ndarray
@@ -103,16 +113,16 @@ class MemoryHistory:
     change_bytes: np.ndarray
     allocated_bytes: np.ndarray
     reserved_bytes: np.ndarray
+    device_bytes: np.ndarray
 
     @property
-    def peak_allocated_bytes(self) -> int:
-        """Peak of PyTorch's allocated memory."""
-        return int(self.allocated_bytes.max(initial=0))
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """Peak of device memory in use, context included."""
-        return int(self.reserved_bytes.max(initial=0))
+    def peaks(self) -> Peaks:
+        """Of PyTorch's allocated and reserved memory, and of all device memory in use."""
+        return Peaks(
+            int(self.allocated_bytes.max(initial=0)),
+            int(self.reserved_bytes.max(initial=0)),
+            int(self.device_bytes.max(initial=0)),
+        )
 
 
 def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -163,12 +173,14 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     changes = trace.records[position[order]]
     kind = changes["api"]
     is_tensor = np.isin(kind, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    from_pool = ~is_tensor & ((changes["flags"] & FLAG_POOL) != 0)
     size = changes["b"].astype(np.int64)
     change = np.where(np.isin(kind, [Api.FREE, Api.TENSOR_FREE]), -size, size)
     return MemoryHistory(
         iteration=np.searchsorted(marks, key[order]).astype(np.int32),
         is_tensor=is_tensor,
         change_bytes=change,
-        allocated_bytes=np.cumsum(np.where(is_tensor, change, 0)),
-        reserved_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
+        allocated_bytes=np.cumsum(np.where(is_tensor | from_pool, change, 0)),
+        reserved_bytes=np.cumsum(np.where(is_tensor, 0, change)),
+        device_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
     )

@@ -309,7 +309,7 @@ def _memory(report: dict[str, Any], changes: pa.Table) -> str:
         return ""
     plot = charts.memory(
         of_rank["allocated_bytes"].to_pylist(),
-        of_rank["reserved_bytes"].to_pylist(),
+        of_rank["device_bytes"].to_pylist(),
         of_rank["iteration"].to_pylist(),
         report["capacity_bytes"],
     )

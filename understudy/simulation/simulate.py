@@ -83,7 +83,7 @@ def simulate(
     common = {
         "world_size": len(ranks),
         "iterations": min(r["iterations"] for r in ranks),
-        "peak_memory_bytes": [r["peak_reserved_bytes"] for r in ranks],
+        "peak_memory_bytes": [r["peak_device_bytes"] for r in ranks],
         "capacity_bytes": device.memory_bytes,
         "trace_events": sum(r["trace_events"] for r in ranks),
         "versions": sorted((versions or {}).items()),
@@ -231,7 +231,7 @@ def _rank_breakdown(
         "rank": rank["rank"],
         "iteration_time_ns": window.iteration_time_ns,
         "breakdown_ns": asdict(per_iteration),
-        "peak_memory_bytes": rank["peak_reserved_bytes"],
+        "peak_memory_bytes": rank["peak_device_bytes"],
     }
 
 

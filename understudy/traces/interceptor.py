@@ -28,6 +28,7 @@ STREAM_PER_THREAD = 1
 
 FLAG_BLOCKING = 1
 FLAG_PINNED = 2
+FLAG_POOL = 4
 
 
 class Api(IntEnum):

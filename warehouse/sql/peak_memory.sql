@@ -3,10 +3,11 @@ select
     device,
     job,
     rank,
-    arg_max(step, reserved_bytes) as step,
-    arg_max(iteration, reserved_bytes) as iteration,
-    arg_max(allocated_bytes, reserved_bytes) as allocated_bytes,
-    max(reserved_bytes) as reserved_bytes
+    arg_max(step, device_bytes) as step,
+    arg_max(iteration, device_bytes) as iteration,
+    arg_max(allocated_bytes, device_bytes) as allocated_bytes,
+    arg_max(reserved_bytes, device_bytes) as reserved_bytes,
+    max(device_bytes) as device_bytes
 from memory_timeline
 group by device, job, rank
 order by device, job, rank;
