@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -400,54 +401,50 @@ class Pipe:
         return dist.P2POp(operation, x.contiguous(), group=self.axis.group, group_peer=peer)
 
 
-class Schedule:
-    """1F1B: a stage first runs as many forwards as there are stages after it, then alternates
-    forward and backward, then runs the backwards that are left."""
+def forward_backward(
+    stage: Stage,
+    pipe: Pipe,
+    buckets: GradientBuckets,
+    micro_batches: Iterable[tuple[Tensor | None, Tensor | None]],
+) -> Tensor:
+    """Runs all micro-batches, each (token ids on the first stage, targets on the last one), and
+    returns the mean loss on the last stage.
 
-    def __init__(self, stage: Stage, pipe: Pipe, buckets: GradientBuckets) -> None:
-        self.stage, self.pipe, self.buckets = stage, pipe, buckets
+    1F1B: a stage first runs as many forwards as there are stages after it, then alternates forward
+    and backward, then runs the backwards that are left.
+    """
+    waiting = deque(micro_batches)
+    in_flight: deque[tuple[Tensor | None, Tensor]] = deque()
+    count = len(waiting)
+    loss = torch.zeros((), device="cuda")
 
-    def run(self, ids: Tensor | None, targets: Tensor | None, count: int) -> Tensor:
-        """Forward and backward of `count` micro-batches; the mean loss on the last stage."""
-        axis, pipe = self.pipe.axis, self.pipe
-        self.micro_ids = ids.chunk(count) if ids is not None else [None] * count
-        self.micro_targets = targets.chunk(count) if targets is not None else [None] * count
-        self.in_flight: list[tuple[Tensor | None, Tensor]] = []
-        self.loss = torch.zeros((), device="cuda")
-        self.started = self.ended = 0
-        self.count = count
-
-        warmup = min(axis.size - 1 - axis.rank, count)
-        for _ in range(warmup):
-            y = self.forward(pipe.exchange(from_previous=True))
-            pipe.exchange(to_next=y)
-        x = pipe.exchange(from_previous=True) if warmup < count else None
-        for number in range(warmup, count):
-            y = self.forward(x)
-            dy = pipe.exchange(to_next=y, from_next=True)
-            dx = self.backward(dy)
-            x = pipe.exchange(to_previous=dx, from_previous=number < count - 1)
-        for _ in range(warmup):
-            dx = self.backward(pipe.exchange(from_next=True))
-            pipe.exchange(to_previous=dx)
-        return self.loss
-
-    def forward(self, x: Tensor | None) -> Tensor:
-        ids, targets = self.micro_ids[self.started], self.micro_targets[self.started]
-        self.started += 1
-        y = self.stage(ids if x is None else x.requires_grad_(), targets)
-        if self.stage.is_last:
-            y = y / self.count
-            self.loss += y.detach()
-        self.in_flight.append((x, y))
+    def forward(x: Tensor | None) -> Tensor:
+        ids, targets = waiting.popleft()
+        y = stage(ids if x is None else x.requires_grad_(), targets)
+        if stage.is_last:
+            y = y / count
+            loss.add_(y.detach())
+        in_flight.append((x, y))
         return y
 
-    def backward(self, dy: Tensor | None) -> Tensor | None:
-        x, y = self.in_flight.pop(0)
-        self.ended += 1
-        self.buckets.is_last_micro_batch = self.ended == self.count
+    def backward(dy: Tensor | None) -> Tensor | None:
+        x, y = in_flight.popleft()
+        buckets.is_last_micro_batch = not waiting and not in_flight
         torch.autograd.backward(y, dy)
         return None if x is None else x.grad
+
+    warmup = min(pipe.axis.size - 1 - pipe.axis.rank, count)
+    for _ in range(warmup):
+        y = forward(pipe.exchange(from_previous=True))
+        pipe.exchange(to_next=y)
+    x = pipe.exchange(from_previous=True) if waiting else None
+    while waiting:
+        dy = pipe.exchange(to_next=forward(x), from_next=True)
+        x = pipe.exchange(to_previous=backward(dy), from_previous=bool(waiting))
+    for _ in range(warmup):
+        dx = backward(pipe.exchange(from_next=True))
+        pipe.exchange(to_previous=dx)
+    return loss
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -474,15 +471,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--log-interval", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1234)
     args = parser.parse_args()
-    for total, parts in (
-        ("num_layers", ("pipeline_parallel_size",)),
-        ("hidden_size", ("num_attention_heads",)),
-        ("num_attention_heads", ("tensor_parallel_size",)),
-        ("vocab_size", ("tensor_parallel_size",)),
+    for total, part in (
+        ("num_layers", "pipeline_parallel_size"),
+        ("hidden_size", "num_attention_heads"),
+        ("num_attention_heads", "tensor_parallel_size"),
+        ("vocab_size", "tensor_parallel_size"),
     ):
-        for part in parts:
-            if getattr(args, total) % getattr(args, part):
-                parser.error(f"--{total} must be a multiple of --{part}".replace("_", "-"))
+        if getattr(args, total) % getattr(args, part):
+            parser.error(f"--{total} must be a multiple of --{part}".replace("_", "-"))
     world_size = int(os.environ["WORLD_SIZE"])
     model_ranks = args.tensor_parallel_size * args.pipeline_parallel_size
     if world_size % model_ranks:
@@ -517,7 +513,7 @@ def main() -> None:
     buckets = GradientBuckets(parameters, int(args.bucket_size_mb * 2**20), ranks.data)
     optimizer = Optimizer(parameters, buckets, ranks, args.lr)
     shape = (args.micro_batch_size, args.seq_length, args.hidden_size)
-    schedule = Schedule(stage, Pipe(pipeline, shape, dtype), buckets)
+    pipe = Pipe(pipeline, shape, dtype)
     reports = pipeline.is_last and ranks.tensor.is_first and ranks.data.is_first
 
     sequences = args.global_batch_size // ranks.data.size
@@ -525,14 +521,12 @@ def main() -> None:
     began = time.perf_counter()
     for iteration in range(args.iterations):
         tokens = torch.randint(args.vocab_size, (sequences, args.seq_length + 1), generator=data)
-        ids, targets = (
-            t.contiguous().pin_memory().to(device, non_blocking=True) if used else None
-            for t, used in (
-                (tokens[:, :-1], pipeline.is_first),
-                (tokens[:, 1:], pipeline.is_last),
-            )
-        )
-        loss = schedule.run(ids, targets, sequences // args.micro_batch_size)
+        tokens = tokens.pin_memory().to(device, non_blocking=True)
+        micro_batches = [
+            (t[:, :-1] if pipeline.is_first else None, t[:, 1:] if pipeline.is_last else None)
+            for t in tokens.split(args.micro_batch_size)
+        ]
+        loss = forward_backward(stage, pipe, buckets, micro_batches)
         buckets.finish()
         if args.clip_grad > 0:
             optimizer.clip(args.clip_grad)
