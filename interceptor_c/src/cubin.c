@@ -61,7 +61,7 @@ static const char *section_name(const struct image *image, const Elf64_Shdr *sec
 
 static bool open_image(struct image *image, const void *data, size_t bytes) {
     const Elf64_Ehdr *header = data;
-    if (bytes < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) ||
+    if (bytes < sizeof *header || strncmp(data, ELFMAG, SELFMAG) ||
         header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof(Elf64_Shdr) ||
         header->e_shstrndx >= header->e_shnum || header->e_shoff % 8 || header->e_shoff > bytes ||
         (bytes - header->e_shoff) / sizeof(Elf64_Shdr) < header->e_shnum)

@@ -328,6 +328,10 @@ US_EXPORT CUresult cuModuleUnload(CUmodule handle) {
     if (!module)
         return CUDA_ERROR_INVALID_HANDLE;
     /* Functions stay, and the parameters of the image with them: launches may still be coming. */
+    if (!module->count && module->cubin)
+        us_cubin_free(module->cubin);
+    if (!module->count)
+        us_ptx_free(module->ptx);
     free(module->functions);
     us_slab_give(&modules, module);
     return CUDA_SUCCESS;

@@ -43,6 +43,20 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t, cudnnRNNDescriptor_t, int, const in
                               void *, cudnnTensorDescriptor_t, const void *, void *,
                               cudnnTensorDescriptor_t, const void *, void *, size_t, const void *,
                               size_t, void *, size_t, void *);
+typedef void *layer_t;
+cudnnStatus_t cudnnCreateCTCLossDescriptor(layer_t *);
+cudnnStatus_t cudnnDestroyCTCLossDescriptor(layer_t);
+cudnnStatus_t cudnnSetCTCLossDescriptor_v9(layer_t, int, int, int, int);
+cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t, int, layer_t, cudnnTensorDescriptor_t,
+                                              cudnnTensorDescriptor_t, size_t *);
+cudnnStatus_t cudnnCTCLoss_v8(cudnnHandle_t, int, layer_t, cudnnTensorDescriptor_t, const void *,
+                              const int *, const int *, const int *, void *,
+                              cudnnTensorDescriptor_t, void *, size_t, void *);
+cudnnStatus_t cudnnCreateSpatialTransformerDescriptor(layer_t *);
+cudnnStatus_t cudnnDestroySpatialTransformerDescriptor(layer_t);
+cudnnStatus_t cudnnSetSpatialTransformerNdDescriptor(layer_t, int, int, int, const int *);
+cudnnStatus_t cudnnSpatialTfGridGeneratorForward(cudnnHandle_t, layer_t, const void *, void *);
+cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t, size_t *);
 cudaError_t cudaMalloc(void **, size_t);
 cudaError_t cudaFree(void *);
 cudaError_t cudaMemcpy(void *, const void *, size_t, int);
@@ -314,6 +328,51 @@ static void recurrent(cudnnHandle_t handle, float *output) {
     CHECK(cudnnDestroyRNNDescriptor(rnn) == 0);
 }
 
+static struct us_dnn_operation last_operation(void) {
+    char *payload = definition_of(US_DEFINITION_DNN, last_of(US_API_DNN).definition, NULL);
+    struct us_dnn_operation operation;
+    memcpy(&operation, payload + sizeof(struct us_dnn), sizeof operation);
+    free(payload);
+    return operation;
+}
+
+/* CTC loss, the grid of a spatial transformer, dropout states. */
+static void layers(cudnnHandle_t handle, float *output) {
+    cudnnTensorDescriptor_t sequences, flat;
+    layer_t ctc, transformer;
+    size_t bytes = 0;
+    float one = 1, back = 0;
+    const int dims[] = {50, 4, 20}, strides[] = {80, 20, 1}, image[] = {2, 3, 8, 16};
+    CHECK(cudnnCreateTensorDescriptor(&sequences) == 0 && cudnnCreateTensorDescriptor(&flat) == 0);
+    CHECK(cudnnSetTensorNdDescriptor(sequences, 0, 3, dims, strides) == 0);
+    CHECK(cudnnSetTensorNdDescriptor(flat, 0, 2, dims, strides) == 0);
+    CHECK(cudnnCreateCTCLossDescriptor(&ctc) == 0);
+    CHECK(cudnnSetCTCLossDescriptor_v9(ctc, 0, 1, 0, -1) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnSetCTCLossDescriptor_v9(ctc, 0, 1, 0, 10) == 0);
+    CHECK(cudnnGetCTCLossWorkspaceSize_v8(handle, 0, ctc, sequences, NULL, &bytes) == 0);
+    CHECK(bytes == 2 * 4 * 50 * 4 * 21);
+    CHECK(cudaMemcpy(output, &one, sizeof one, 1) == 0);
+    CHECK(cudnnCTCLoss_v8(handle, 0, ctc, flat, NULL, NULL, NULL, NULL, output, NULL, NULL, 0,
+                          NULL) == CUDNN_STATUS_BAD_PARAM);
+    CHECK(cudnnCTCLoss_v8(handle, 0, ctc, sequences, NULL, NULL, NULL, NULL, output, sequences,
+                          output + 4, 0, NULL) == 0);
+    CHECK(cudaMemcpy(&back, output, sizeof back, 2) == 0 && back == 0);
+    struct us_dnn_operation operation = last_operation();
+    CHECK(operation.type == US_DNN_CTC_LOSS && operation.mode == 10);
+    CHECK(operation.tensor_count == 2);
+    CHECK(cudnnDestroyCTCLossDescriptor(ctc) == 0);
+    CHECK(cudnnCreateSpatialTransformerDescriptor(&transformer) == 0);
+    CHECK(cudnnSetSpatialTransformerNdDescriptor(transformer, 0, 0, 5, image) ==
+          CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnSetSpatialTransformerNdDescriptor(transformer, 0, 0, 4, image) == 0);
+    CHECK(cudnnSpatialTfGridGeneratorForward(handle, transformer, output, output) == 0);
+    operation = last_operation();
+    CHECK(operation.type == US_DNN_GRID_GENERATOR_FORWARD && operation.tensor_count == 1);
+    CHECK(cudnnDestroySpatialTransformerDescriptor(transformer) == 0);
+    CHECK(cudnnDropoutGetStatesSize(handle, &bytes) == 0 && bytes == 132 * 2048 * 48);
+    CHECK(cudnnDestroyTensorDescriptor(sequences) == 0 && cudnnDestroyTensorDescriptor(flat) == 0);
+}
+
 int main(void) {
     open_trace();
     cudnnHandle_t handle;
@@ -326,6 +385,7 @@ int main(void) {
     graph_api(handle, output);
     older_functions(handle, output);
     recurrent(handle, output);
+    layers(handle, output);
     CHECK(cudaFree(output) == 0 && cudnnDestroy(handle) == 0);
     close_trace();
     return 0;
