@@ -443,3 +443,25 @@ US_EXPORT int nvmlDeviceGetTopologyNearestGpus(const void *handle, int level, un
     *count = found;
     return NVML_SUCCESS;
 }
+
+/* nvmlGpuFabricInfoV_t (version 2). */
+struct fabric_info {
+    unsigned version;
+    unsigned char cluster_uuid[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+    unsigned health_mask;
+};
+
+/* A fabric manager that joins nodes into one NVLink domain is not emulated: from Hopper on the
+   state is NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, as on a machine without one; before, NVML has no
+   answer. */
+US_EXPORT int nvmlDeviceGetGpuFabricInfoV(void *handle, struct fabric_info *info) {
+    if (!handle || !info)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (us_device()->compute_capability_major < 9)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *info = (struct fabric_info){.version = info->version};
+    return NVML_SUCCESS;
+}
