@@ -6,6 +6,7 @@ import dataclasses
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ OFFLOAD = """
 
 def emulated(
     folder: Path, text: str, memory: str | None = None, **env: str
-) -> tuple[Emulation, list]:
+) -> tuple[Emulation, Any]:
     """The emulation of a script, and the last line that it printed."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +50,7 @@ def test_a_repeated_pattern_is_found(pattern: list[int], repetitions: int, lead:
     steps = lead + pattern * repetitions
     found = ends(steps)
     # Each iteration but the first holds the same steps, and whole repetitions are not cut.
-    pieces = {tuple(sorted(steps[a + 1 : b + 1])) for a, b in zip(found, found[1:], strict=False)}
+    pieces = {tuple(sorted(steps[a + 1 : b + 1])) for a, b in itertools.pairwise(found)}
     if len(set(pattern)) > 1:
         assert len(pieces) <= 1 or len(lead) * 2 > len(steps) or repetitions < 4
     assert found == sorted(set(found))
