@@ -41,7 +41,10 @@ def _run(library: Path, *arguments: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("program", ["test_cublas", "test_cudnn", "test_nccl"])
+@pytest.mark.parametrize(
+    "program",
+    ["test_cublas", "test_cudnn", "test_nccl", "test_cufft", "test_cusparse", "test_nvrtc"],
+)
 def test_library_program(programs: Path, program: str) -> None:
     """Status codes, lifetimes, values and records, checked in C; once under ASan and UBSan."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDERSTUDY_")}

@@ -190,7 +190,7 @@ def _dense_elements(api: str, v: _Values) -> float:
 
 def _fourier(v: _Values, dtype: str) -> Work:
     """A plan of `batch` transforms over n0 x n1 x n2; real ones do half of the work."""
-    rank = int(v("rank", otherwise=1))
+    rank = min(max(int(v("rank", otherwise=1)), 1), 3)
     axes = [max(v(f"n{axis}"), 1.0) for axis in range(rank)]
     points, batch = math.prod(axes), v("batch", otherwise=1)
     half = points / axes[-1] * (axes[-1] // 2 + 1)  # a real signal's spectrum is symmetric

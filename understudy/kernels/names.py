@@ -29,6 +29,9 @@ _FAMILY_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"implicit_convolve|conv_depthwise|convolve|wgrad2d|dgrad2d|fprop", "convolution_forward"),
     (r"elementwise|distribution_|dropout|triton_poi|FillFunctor|arange|tril|triu", "elementwise"),
     (r"reduce|Reduce|scan|Scan|triton_(red|per)|lpnorm|cumsum|argm", "reduction"),
+    # What PyTorch compiles at run time (jit_utils.cpp) is named by the operator.
+    (r"_vectorized\d+_kernel$", "elementwise"),
+    (r"^reduction_\w+_kernel$", "reduction"),
     (r"gemm|gemv|cutlass_\w*tensorop|xmma|triton_tem|wgmma", "generic"),
 )
 _COMPILED = tuple((re.compile(pattern), family) for pattern, family in _FAMILY_PATTERNS)
