@@ -14,7 +14,7 @@ export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
 export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup build demo test scripts-table lint format ui bench lock clean
+.PHONY: help setup build demo test test-torch-versions scripts-table lint format ui bench lock clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,14 @@ demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+
+test-torch-versions: setup .venv-torch-2.9.1/.installed ## scripts on PyTorch 2.14.1 and 2.9.1, which it downloads (900 MB)
+	TORCH_VERSIONS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 15 tests/torch_versions
+
+.venv-torch-%/.installed: tests/torch_versions/torch-%.txt
+	"$(BOOTSTRAP_PYTHON)" -m venv --without-pip $(@D)
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --no-deps -r $<
+	@touch $@
 
 scripts-table: setup ## measures the scripts of the README's table and writes it anew
 	rm -rf var/scripts_table

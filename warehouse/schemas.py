@@ -260,7 +260,7 @@ MEMORY_TIMELINE = Table(
         Column("rank", _INT32, "global rank"),
         Column("step", _INT32, "position in the rank's sequence of changes, from 0"),
         Column("iteration", _INT32, "iteration of the script, from 0; set-up belongs to the first"),
-        Column("category", _STRING, "what changed: tensor or segment"),
+        Column("category", _STRING, "what changed: tensor, segment or library (NCCL's buffers)"),
         Column("change_bytes", _INT64, "bytes allocated, negative when freed"),
         Column("allocated_bytes", _INT64, "allocated tensors after the change"),
         Column("reserved_bytes", _INT64, "segments held by the allocator after the change"),

@@ -96,6 +96,8 @@ enum us_api {
                                   c = allocated bytes, d = reserved bytes after it */
     US_API_TENSOR_FREE = 45,   /* same */
     US_API_OUT_OF_MEMORY = 46, /* a device allocation failed: b = bytes asked for, c = bytes in use */
+    US_API_LIBRARY_MEMORY = 47, /* device memory that a library took for itself: b = bytes (int64,
+                                   negative: given back), c = bytes in use after it */
     /* Marks. */
     US_API_ITERATION = 50,   /* an iteration may end here: a = how many of these came before,
                                 b = number of the optimizer or module, flags = us_mark */

@@ -62,13 +62,23 @@ void *us_slab_take(struct us_slab *slab); /* zeroed; NULL when the slab is full 
 void us_slab_give(struct us_slab *slab, void *object);
 bool us_slab_holds(const struct us_slab *slab, const void *object);
 
+/* process.c */
+extern bool us_forked; /* from a process that had initialised CUDA */
+/* Before what initialises CUDA: cudaErrorInitializationError in a forked process. */
+cudaError_t us_initialize(void);
+/* In a process that a rank has started, at its first use of device memory. */
+void us_trace_open_for_child(void);
+
 /* trace.c */
+int us_trace_open(const char *stem, bool ends_with_parent);
 void us_define_stream(uint32_t number, const struct us_stream *stream);
 int us_compute_capability(void); /* 90 for 9.0 */
 uint32_t us_trace_generation(void); /* changes with every opened trace */
 void us_annotate(const char *text, size_t bytes, enum us_annotation kind);
 
 /* stream.c */
+cudaError_t us_event_create(cudaEvent_t *out, unsigned flags);
+bool us_event_flags(cudaEvent_t event, unsigned *flags); /* false for no event */
 void us_streams_define_all(void);
 
 /* device.c. Physical devices are those of the machine, which NVML knows; CUDA numbers the visible
@@ -112,6 +122,9 @@ cudaError_t us_pointer_attributes(struct cudaPointerAttributes *attributes, cons
 /* The allocation or reservation that holds the pointer; false for none. */
 bool us_allocation_of(const void *pointer, void **base, size_t *bytes);
 bool us_values_any(void);
+/* Calls `each` with every known range that lies in [pointer, pointer + bytes), under the lock. */
+void us_values_each(const void *pointer, size_t bytes, void *context,
+                    void (*each)(void *context, uint64_t start, const void *data, size_t bytes));
 
 /* A quick "no": how many defined ranges touch each 64 KiB of addresses, folded. */
 #define US_FILTER_SLOTS 65536u

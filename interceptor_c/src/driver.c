@@ -87,6 +87,8 @@ static bool is_device(CUdevice device) {
 US_EXPORT CUresult cuInit(unsigned flags) {
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
+    if (us_initialize())
+        return CUDA_ERROR_NOT_INITIALIZED;
     return us_device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 

@@ -86,6 +86,7 @@ struct us_device {
     int ecc, gpu_direct, host_coherent;
     int copy_engines;
     uint32_t pci_device_id, pci_subsystem_id; /* device << 16 | vendor, as NVML has them */
+    int nccl_channels;
     int nvlink_links, nvlink_generation, nvlink_switched;
 };
 

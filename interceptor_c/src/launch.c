@@ -366,6 +366,8 @@ cudaError_t us_launch(struct us_function *function, us_dim3 grid, us_dim3 block,
                       void **extra, size_t dynamic_shared_bytes, cudaStream_t stream,
                       const us_dim3 *cluster) {
     struct us_record record = us_record_begin(US_API_LAUNCH_KERNEL);
+    if (__builtin_expect(us_forked, 0))
+        return cudaErrorInitializationError;
     if (!function)
         return cudaErrorInvalidDeviceFunction;
     if (!us_stream_is_valid(stream))

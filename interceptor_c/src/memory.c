@@ -60,6 +60,7 @@ static struct arena *arena_of(int device) {
             return NULL;
         }
         arena->mapped = true;
+        us_trace_open_for_child();
         arena->used_bytes = us_device()->context_bytes;
     }
     return arena;
@@ -143,6 +144,8 @@ cudaError_t us_malloc(int device, size_t bytes, void **pointer) {
         *pointer = NULL;
         return cudaSuccess;
     }
+    if (us_initialize())
+        return cudaErrorInitializationError;
     uint64_t unit = bytes >= SMALL_BYTES ? GRANULE : SMALL_ALIGNMENT;
     if (bytes > us_device()->memory_bytes)
         return cudaErrorMemoryAllocation;

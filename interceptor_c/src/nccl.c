@@ -34,6 +34,7 @@ struct ncclComm {
     uint64_t definition; /* trace generation << 32 | id; 0 before the first use in a trace */
     uint32_t splits;          /* children made so far */
     uint64_t custom_operators; /* bit i: operator ncclNumOps + i is in use */
+    int64_t buffer_bytes; /* of device memory, taken at the first operation */
 };
 
 struct ncclWindow_vidmem {
@@ -54,6 +55,11 @@ enum { MAX_GROUP_MESSAGES = 4096, MAX_CUSTOM_OPERATORS = 64, SUM_MAX_BYTES = 102
 static _Thread_local int group_depth;
 static _Thread_local struct message *group_messages;
 static _Thread_local size_t group_message_count, group_message_capacity;
+
+/* What one connection of a channel to a peer takes: a receive buffer for each of the protocols LL (8
+   steps of 512 threads x 8 lines of 16 bytes), LL128 (8 steps of 640 threads x 120 elements of 8
+   bytes) and Simple (NCCL_BUFFSIZE, 4 MiB by default); NCCL source, src/include/device.h. */
+enum { LL_BYTES = 8 * 512 * 8 * 16, LL128_BYTES = 8 * 640 * 120 * 8, SIMPLE_BYTES = 4 << 20 };
 
 static const uint8_t type_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
@@ -159,10 +165,39 @@ static ncclComm_t make(int rank, int size, int device, const void *identity, siz
     return made;
 }
 
+static bool take_memory(int device, int64_t bytes) {
+    struct us_record record = us_record_begin(US_API_LIBRARY_MEMORY);
+    bool fits = us_device_charge(device, bytes);
+    if (!fits) record.api = US_API_OUT_OF_MEMORY;
+    record.b = (uint64_t)bytes;
+    record.c = us_device_used_bytes(device);
+    us_emit(&record);
+    return fits;
+}
+
+/* Since 2.22 NCCL takes a communicator's buffers at its first operation. On each channel a rank is
+   connected with its neighbours in a ring and, with more than two ranks, in a tree. A split child
+   whose size is not known here counts as its parent. A guess, not a measurement: transports over
+   the network, NVLink SHARP and messages between pairs add to it. */
+static bool has_buffers(ncclComm_t communicator) {
+    if (communicator->buffer_bytes != 0 || communicator->size < 2) return true;
+    const char *setting = getenv("NCCL_BUFFSIZE");
+    int64_t simple = setting != NULL ? atoll(setting) : SIMPLE_BYTES;
+    int64_t connection = LL_BYTES + LL128_BYTES + (simple > 0 ? simple : SIMPLE_BYTES);
+    int64_t connections = communicator->size > 2 ? 2 : 1;
+    int64_t bytes = us_device()->nccl_channels * connections * connection;
+    if (!take_memory(communicator->device, bytes)) return false;
+    communicator->buffer_bytes = bytes;
+    return true;
+}
+
 static void release(ncclComm_t communicator) {
     while (communicator != NULL &&
            __atomic_sub_fetch(&communicator->references, 1, __ATOMIC_ACQ_REL) == 0) {
         ncclComm_t parent = communicator->parent;
+        if (communicator->buffer_bytes != 0) {
+            take_memory(communicator->device, -communicator->buffer_bytes);
+        }
         free(communicator);
         communicator = parent;
     }
@@ -486,6 +521,7 @@ static ncclResult_t collective(enum us_collective_kind kind, const void *send, c
         return ncclInvalidArgument;
     }
     if (count == 0) return ncclSuccess; /* NCCL drops empty collectives, too */
+    if (!has_buffers(communicator)) return ncclUnhandledCudaError;
     size_t bytes = count * type_bytes[type];
     bool at_root = is_root(communicator, root);
     bool reads = at_root || (kind != US_BROADCAST && kind != US_SCATTER);
@@ -646,6 +682,7 @@ static ncclResult_t point_to_point(bool is_send, const void *pointer, size_t cou
         peer >= communicator->size || (pointer == NULL && count > 0)) {
         return ncclInvalidArgument;
     }
+    if (!has_buffers(communicator)) return ncclUnhandledCudaError;
     size_t bytes = count * type_bytes[type];
     struct message message = {communicator, pointer, bytes, communicator->rank, peer, is_send};
     if (group_depth > 0) remember(&message);

@@ -110,6 +110,9 @@ static bool is_device(int device) {
 US_EXPORT cudaError_t cudaGetDeviceCount(int *count) {
     if (!count)
         return us_error(cudaErrorInvalidValue);
+    *count = 0;
+    if (us_initialize())
+        return us_error(cudaErrorInitializationError);
     *count = us_device_count();
     return us_error(*count ? cudaSuccess : cudaErrorNoDevice);
 }
@@ -122,6 +125,8 @@ US_EXPORT cudaError_t cudaGetDevice(int *device) {
 }
 
 US_EXPORT cudaError_t cudaSetDevice(int device) {
+    if (us_initialize())
+        return us_error(cudaErrorInitializationError);
     if (!is_device(device))
         return us_error(us_device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
     us_set_current_device(device);
@@ -134,6 +139,8 @@ US_EXPORT cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned
 }
 
 US_EXPORT cudaError_t cudaDeviceSynchronize(void) {
+    if (us_forked)
+        return us_error(cudaErrorInitializationError);
     struct us_record record = us_record_begin(US_API_DEVICE_SYNCHRONIZE);
     us_emit(&record);
     return cudaSuccess;

@@ -86,6 +86,8 @@ cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, 
                            cudaStream_t stream, bool asynchronous) {
     if (cuda_kind < 0 || cuda_kind > cudaMemcpyDefault)
         return cudaErrorInvalidMemcpyDirection;
+    if (us_forked)
+        return cudaErrorInitializationError;
     if (!us_stream_is_valid(stream))
         return cudaErrorInvalidResourceHandle;
     if (!bytes)
@@ -118,6 +120,8 @@ cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, 
 
 cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, size_t bytes,
                            cudaStream_t stream, bool blocking) {
+    if (us_forked)
+        return cudaErrorInitializationError;
     if (!us_stream_is_valid(stream))
         return cudaErrorInvalidResourceHandle;
     if (!bytes)

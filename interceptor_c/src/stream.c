@@ -135,6 +135,8 @@ static cudaError_t stream_destroy(cudaStream_t handle) {
 }
 
 static cudaError_t stream_operation(enum us_api api, cudaStream_t handle) {
+    if (us_forked)
+        return cudaErrorInitializationError;
     struct us_record record = us_record_begin(api);
     struct CUstream_st *stream = stream_of(handle);
     if (!stream)
@@ -162,6 +164,17 @@ static cudaError_t event_create(cudaEvent_t *out, unsigned flags) {
     *out = event;
     us_emit(&record);
     return cudaSuccess;
+}
+
+cudaError_t us_event_create(cudaEvent_t *out, unsigned flags) {
+    return event_create(out, flags);
+}
+
+bool us_event_flags(cudaEvent_t handle, unsigned *flags) {
+    const struct CUevent_st *event = event_of(handle);
+    if (event)
+        *flags = event->flags;
+    return event != NULL;
 }
 
 static cudaError_t event_operation(enum us_api api, cudaEvent_t handle) {

@@ -421,8 +421,9 @@ static void in_child(void) {
     records_file = definitions_file = (struct trace_file){.fd = -1};
 }
 
-/* Starts the trace <stem>.records and <stem>.definitions; 0 or an errno value. */
-US_EXPORT int understudy_trace_open(const char *stem) {
+/* A rank ends with its parent: torchrun starts ranks in sessions of their own, so that a killed
+   launcher would leave them. What a rank starts may outlive the thread that started it. */
+int us_trace_open(const char *stem, bool ends_with_parent) {
     static bool atfork_done;
     if (us_tracing())
         return EBUSY;
@@ -443,8 +444,8 @@ US_EXPORT int understudy_trace_open(const char *stem) {
     if (!atfork_done)
         pthread_atfork(NULL, NULL, in_child);
     atfork_done = true;
-    /* torchrun starts ranks in sessions of their own; without this a killed launcher leaves them. */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (ends_with_parent)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
     memset(next_id, 0, sizeof next_id);
     memset(intern->slots, 0, (intern->mask + 1) * sizeof intern->slots[0]);
     intern_count = 0;
@@ -454,6 +455,11 @@ US_EXPORT int understudy_trace_open(const char *stem) {
     calibrate();
     us_streams_define_all();
     return 0;
+}
+
+/* Starts the trace <stem>.records and <stem>.definitions; 0 or an errno value. */
+US_EXPORT int understudy_trace_open(const char *stem) {
+    return us_trace_open(stem, true);
 }
 
 US_EXPORT void understudy_trace_close(void) {

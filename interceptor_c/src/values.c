@@ -216,6 +216,16 @@ void us_values_forget_at(const void *device_pointer) {
     us_lock_give(&lock);
 }
 
+void us_values_each(const void *pointer, size_t size, void *context,
+                    void (*each)(void *context, uint64_t start, const void *data, size_t bytes)) {
+    uint64_t start = (uintptr_t)pointer, end = start + size;
+    us_lock_take(&lock);
+    for (size_t i = index_of(start); i < count && ranges[i].start < end; i++)
+        if (ranges[i].start >= start && ranges[i].start + ranges[i].bytes <= end)
+            each(context, ranges[i].start, ranges[i].data, ranges[i].bytes);
+    us_lock_give(&lock);
+}
+
 void us_copy_values(void *destination, const void *source, size_t bytes, int kind) {
     switch (kind) {
     case US_COPY_H2D:

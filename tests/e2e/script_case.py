@@ -54,6 +54,7 @@ class ScriptCase:
     warmup: int = 3
     iterations: int = 2
     title: str = ""
+    python: Path | None = None  # None: the interpreter of the tests
 
     @property
     def path(self) -> Path:
@@ -221,6 +222,19 @@ class ScriptRun:
 def run_case(case: ScriptCase, folder: Path) -> ScriptRun:
     """Emulates a case twice in `folder`, asserts what holds for every case, then the case's own
     check, then that the README's row of it is true."""
+    run, peaks = checked_run(case, folder)
+    second, peaks_again = _emulated(case, folder)
+    assert _differences(run.emulation, second) == []
+    assert run.emulation.versions["events"] == second.versions["events"]
+    assert second.warnings == ()
+    assert peaks_again == peaks
+    scripts_table.check(_row(run, peaks, _unsupported_calls(run.traces)))
+    return run
+
+
+def checked_run(case: ScriptCase, folder: Path) -> tuple[ScriptRun, list[dict[str, int]]]:
+    """Emulates a case once, asserts what holds for every case, then the case's own check. Also
+    returns PyTorch's own memory peaks by rank."""
     first, peaks = _emulated(case, folder)
     traces = [read_trace(folder / "traces" / f"rank-{rank}") for rank in range(case.nproc_per_node)]
     run = ScriptRun(case, first, traces, (folder / "log").read_text(errors="replace"))
@@ -230,14 +244,7 @@ def run_case(case: ScriptCase, folder: Path) -> ScriptRun:
     for rank in run.ranks:
         assert _timeline_peaks(run, rank) == peaks[rank], f"rank {rank}"
     case.check(run)
-
-    second, peaks_again = _emulated(case, folder)
-    assert _differences(first, second) == []
-    assert first.versions["events"] == second.versions["events"]
-    assert second.warnings == ()
-    assert peaks_again == peaks
-    scripts_table.check(_row(run, peaks, unsupported))
-    return run
+    return run, peaks
 
 
 def _emulated(case: ScriptCase, folder: Path) -> tuple[Emulation, list[dict[str, int]]]:
@@ -250,6 +257,7 @@ def _emulated(case: ScriptCase, folder: Path) -> tuple[Emulation, list[dict[str,
         spec,
         warmup=case.warmup,
         iterations=case.iterations,
+        python=case.python,
         env={"PYTHONPATH": str(_TORCH_MEMORY), "SCRIPT_CASE_PEAKS": str(peaks)},
     )
     emulation = emulate(spec, case.device, log_path=folder / "log", traces_dir=folder / "traces")

@@ -61,7 +61,8 @@ class Device:
     `driver_memory_bytes` that the driver keeps. `gpu_direct`: devices read each other's memory
     (P2P), and network adapters theirs (RDMA). `host_coherent`: the GPU reaches all host memory
     through the host's page tables. PCI ids are device << 16 | vendor. `nvlink_switched`: the links
-    end at switches, not at other devices.
+    end at switches, not at other devices. `nccl_channels`: of an NCCL communicator in one node;
+    each has buffers of its own.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Device:
     ecc: bool
     context_bytes: int
     interconnect: str
+    nccl_channels: int
     nvlink_links: int
     nvlink_generation: int
     nvlink_switched: bool

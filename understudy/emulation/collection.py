@@ -359,7 +359,7 @@ def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, Peaks]]:
                     "rank": np.full(steps, trace.rank, np.int32),
                     "step": np.arange(steps, dtype=np.int32),
                     "iteration": history.iteration,
-                    "category": np.where(history.is_tensor, "tensor", "segment").tolist(),
+                    "category": history.category.tolist(),
                     "change_bytes": history.change_bytes,
                     "allocated_bytes": history.allocated_bytes,
                     "reserved_bytes": history.reserved_bytes,

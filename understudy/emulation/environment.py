@@ -14,8 +14,10 @@ from understudy.errors import UnderstudyError
 from understudy.home import REPOSITORY
 from understudy.jobs import JobSpec
 
-INTERCEPTOR = REPOSITORY / "interceptor_c" / "build" / "libunderstudy.so"
-SHADOWS = REPOSITORY / "interceptor_c" / "build" / "shadow"
+#: Where the interceptor was built. Contributors name another build, such as one with sanitizers.
+_BUILD = Path(os.environ.get("UNDERSTUDY_INTERCEPTOR_BUILD") or REPOSITORY / "interceptor_c/build")
+INTERCEPTOR = _BUILD / "libunderstudy.so"
+SHADOWS = _BUILD / "shadow"
 SITE = Path(__file__).resolve().parent / "site"
 
 #: Of the launching process's environment, what would make a rank of an agent or hide the devices.

@@ -165,12 +165,27 @@ def _emulate(
         raise UnderstudyError(f"{job.program_name}: {error}") from error
     report("reading the traces", job.world_size, job.world_size)
     return Emulation(
-        collected.tables, _versions(traces[0], python, collected.tables), collected.warnings
+        collected.tables,
+        _versions(traces[0], python, collected.tables),
+        (*collected.warnings, *_other_processes(traces_dir)),
     )
 
 
 def _stem(traces_dir: Path, rank: int) -> Path:
     return traces_dir / f"rank-{rank}"
+
+
+def _other_processes(traces_dir: Path) -> list[str]:
+    """A warning per rank whose own children used a GPU: they have traces of their own."""
+    children: dict[int, int] = {}
+    for path in traces_dir.glob("rank-*-*.records"):
+        rank = int(path.name.split("-")[1])
+        children[rank] = children.get(rank, 0) + 1
+    return [
+        f"rank {rank} started {count} other process{'es' * (count > 1)} that used a GPU: they are "
+        "not in the prediction"
+        for rank, count in sorted(children.items())
+    ]
 
 
 def _clear_traces(traces_dir: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from understudy.traces.interceptor import FLAG_POOL, Api, RankTrace
 
-MEMORY_CALLS = (Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE)
+MEMORY_CALLS = (Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE, Api.LIBRARY_MEMORY)
 
 
 class LiveBlocks:
@@ -103,13 +103,14 @@ class Peaks(NamedTuple):
 class MemoryHistory:
     """The changes of one rank's memory, arrays of equal length; bytes are int64.
 
-    `iteration` counts from 0, what the script sets up belongs to the first; `is_tensor` is False
-    for segments. Memory from a CUDA pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is
-    segment and tensor in one, as PyTorch counts it.
+    `iteration` counts from 0, what the script sets up belongs to the first. `category` is "tensor",
+    "segment" or "library" (NCCL's buffers). Memory from a CUDA pool
+    (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is segment and tensor in one, as PyTorch
+    counts it.
     """
 
     iteration: np.ndarray
-    is_tensor: np.ndarray
+    category: np.ndarray
     change_bytes: np.ndarray
     allocated_bytes: np.ndarray
     reserved_bytes: np.ndarray
@@ -173,14 +174,15 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     changes = trace.records[position[order]]
     kind = changes["api"]
     is_tensor = np.isin(kind, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    is_library = kind == Api.LIBRARY_MEMORY
     from_pool = ~is_tensor & ((changes["flags"] & FLAG_POOL) != 0)
     size = changes["b"].astype(np.int64)
     change = np.where(np.isin(kind, [Api.FREE, Api.TENSOR_FREE]), -size, size)
     return MemoryHistory(
         iteration=np.searchsorted(marks, key[order]).astype(np.int32),
-        is_tensor=is_tensor,
+        category=np.select([is_tensor, is_library], ["tensor", "library"], "segment"),
         change_bytes=change,
         allocated_bytes=np.cumsum(np.where(is_tensor | from_pool, change, 0)),
-        reserved_bytes=np.cumsum(np.where(is_tensor, 0, change)),
+        reserved_bytes=np.cumsum(np.where(is_tensor | is_library, 0, change)),
         device_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
     )
