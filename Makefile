@@ -14,10 +14,10 @@ export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
 export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup build demo test test-torch-versions scripts-table lint format ui bench lock clean
+.PHONY: help setup build demo test test-asan test-torch-versions scripts-table lint format ui bench lock clean
 
 help: ## lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: build ## installs everything into .venv and builds the interceptor
 
@@ -45,6 +45,9 @@ demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+
+test-asan: setup ## every script of the tests under AddressSanitizer and UBSan
+	SANITIZED_SCRIPTS=all $(BIN)/python -m pytest --numprocesses 2 --durations 15 tests/e2e/test_sanitized.py
 
 test-torch-versions: setup .venv-torch-2.9.1/.installed ## scripts on PyTorch 2.14.1 and 2.9.1, which it downloads (900 MB)
 	TORCH_VERSIONS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 15 tests/torch_versions
