@@ -108,6 +108,8 @@ US_EXPORT cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t 
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cudaStream_t us_cublas_stream(cublasHandle_t handle) { return handle->stream; }
+
 US_EXPORT cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace,
                                                size_t bytes) {
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;

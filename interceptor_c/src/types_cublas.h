@@ -85,6 +85,7 @@ enum {
 };
 
 const char *us_cublas_status_name(cublasStatus_t status);
+cudaStream_t us_cublas_stream(cublasHandle_t handle);
 const char *us_cublas_status_string(cublasStatus_t status);
 cublasStatus_t us_cublas_property(libraryPropertyType type, int *value);
 

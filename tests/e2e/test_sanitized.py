@@ -36,6 +36,8 @@ SCRIPTS_OF_FAMILIES = {
 PROGRAMS_OF_FAMILIES = {
     "runtime and memory": "torch_calls.py",
     "cuBLAS": "library_calls.py",
+    "cuSOLVER": "linear_algebra_calls.py",
+    "cuFFT, cuSPARSE, NVRTC": "science_calls.py",
     "NVML and driver": "device_answers.py",
 }
 _ALL = os.environ.get("SANITIZED_SCRIPTS") == "all"

@@ -85,7 +85,7 @@ def _generate_q(v: _Values) -> float:
 
 def _apply_q(v: _Values) -> float:
     m, n, k = v("m"), v("n"), v("k")
-    other = n if v("side") else m  # cublasSideMode_t: 0 left, 1 right
+    other = m if v("side") else n  # cublasSideMode_t: 0 left, 1 right
     return 4 * m * n * k - 2 * other * k**2
 
 
