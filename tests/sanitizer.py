@@ -7,6 +7,7 @@ very first library, as the launcher puts the interceptor in front of what it fin
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -38,15 +39,24 @@ def runtime(library: Path) -> Path:
     return Path(found[1])
 
 
+def torch_libraries() -> Path:
+    found = importlib.util.find_spec("torch")
+    assert found and found.origin
+    return Path(found.origin).parent / "lib"
+
+
 def environment(library: Path) -> dict[str, str]:
     """What a program that is to use the sanitized `library` needs in its environment.
 
     Python keeps memory to its end on purpose, so leaks are not looked for. What was freed is kept
-    for a while to find its use, but not PyTorch's big host buffers.
+    for a while to find its use, but not PyTorch's big host buffers. The sanitizer calls dlopen in
+    the program's place, where the run path of PyTorch's libraries does not count: their folder has
+    to be named for libtorch_cuda_linalg.so to be found.
     """
     options = "detect_leaks=0:verify_asan_link_order=0:quarantine_size_mb=32"
     return {
         "LD_PRELOAD": str(runtime(library)),
+        "LD_LIBRARY_PATH": str(torch_libraries()),
         "ASAN_OPTIONS": options,
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }

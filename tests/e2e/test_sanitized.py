@@ -97,7 +97,7 @@ def run_program(library: Path, folder: Path, *arguments: str) -> subprocess.Comp
             **kept,
             **environment,
             "LD_PRELOAD": f"{environment['LD_PRELOAD']}:{library}",
-            "LD_LIBRARY_PATH": f"{library.parent / 'shadow'}:{library.parent}",
+            "LD_LIBRARY_PATH": f"{library.parent / 'shadow'}:{environment['LD_LIBRARY_PATH']}",
             "UNDERSTUDY_TRACE": str(folder / "trace"),
         },
         stdout=subprocess.PIPE,
