@@ -53,7 +53,10 @@ def environment(library: Path) -> dict[str, str]:
     the program's place, where the run path of PyTorch's libraries does not count: their folder has
     to be named for libtorch_cuda_linalg.so to be found.
     """
-    options = "detect_leaks=0:verify_asan_link_order=0:quarantine_size_mb=32"
+    options = (
+        "detect_leaks=0:verify_asan_link_order=0:quarantine_size_mb=32:"
+        f"suppressions={REPOSITORY / 'tests' / 'asan_suppressions.txt'}"
+    )
     return {
         "LD_PRELOAD": str(runtime(library)),
         "LD_LIBRARY_PATH": str(torch_libraries()),
