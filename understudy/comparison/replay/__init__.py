@@ -1,0 +1,6 @@
+"""Measured traces, replayed: what the simulation makes of durations that are known to be true."""
+
+from understudy.comparison.replay.fidelity import CollectiveScore, Fidelity, StepScore, replay
+from understudy.comparison.replay.records import MeasuredRank, MeasuredRun
+
+__all__ = ["CollectiveScore", "Fidelity", "MeasuredRank", "MeasuredRun", "StepScore", "replay"]
