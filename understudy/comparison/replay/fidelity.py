@@ -156,7 +156,7 @@ def _prepare(rank: MeasuredRank, joins: dict[Work, Join]) -> _Prepared:
     marks = marks_of(rank.steps)
     calls = calls_of_program(rank, marks)
     waits = dependencies(rank, calls)
-    times = device_times(rank)
+    times = device_times(rank, waits)
     host = host_times(rank, calls, waits)
     own = lower(rank, marks, host, waits, times, joins)
     first = (len(rank.steps) + 1) // 2 if len(rank.steps) > 1 else 0

@@ -63,13 +63,14 @@ class Join:
     duration_ns: int
 
 
-def device_times(rank: MeasuredRank) -> DeviceTimes:
+def device_times(rank: MeasuredRank, waits: Dependencies) -> DeviceTimes:
+    """The constants of the rank's device; work that waited for another stream says nothing."""
     latencies: defaultdict[WorkKind, list[int]] = defaultdict(list)
     pauses: list[int] = []
     free_ns: dict[int, int] = {}
     for work in rank.work:
         free = free_ns.get(work.stream)
-        if work.call is not None:
+        if work.call is not None and work not in waits.of_work:
             latency_ns = work.start_ns - work.call.start_ns
             idle = free is None or work.start_ns - free > _IDLE_NS
             if idle and 0 <= latency_ns < _LONGEST_LATENCY_NS:
