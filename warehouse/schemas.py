@@ -73,6 +73,23 @@ OP_KINDS = ("host", "device", "stream_wait", "join", "host_wait")
 #: Where a predicted duration comes from, best first.
 ESTIMATE_SOURCES = ("measured", "transferred", "law")
 
+#: What device memory holds, by understudy/emulation/memory_categories.py: blocks that tensors lie
+#: in. The rest of device memory in use: `unused` (reserved by PyTorch's allocator), `libraries`
+#: (NCCL's buffers) and `context` (CUDA's own).
+MEMORY_CATEGORIES = (
+    "parameters",
+    "gathered_parameters",
+    "optimizer_state",
+    "gradients",
+    "activations",
+    "temporaries",
+    "communication",
+    "cublas_workspaces",
+    "cudnn_workspaces",
+    "other",
+)
+MEMORY_REST = ("unused", "libraries", "context")
+
 _TRACE_STAGES: tuple[Stage, ...] = ("emulation", "merging")
 
 KERNEL_PROFILES = Table(
@@ -246,6 +263,14 @@ RANKS = Table(
         Column("peak_allocated_bytes", _INT64, "peak of PyTorch's allocated memory"),
         Column("peak_reserved_bytes", _INT64, "peak of the memory that PyTorch's allocator holds"),
         Column("peak_device_bytes", _INT64, "peak of device memory in use, context included"),
+        Column("peak_iteration", _INT32, "iteration in which device memory was fullest", True),
+        Column(
+            "peak_parts_bytes",
+            pa.map_(pa.string(), pa.int64()),
+            "what device memory held then, by MEMORY_CATEGORIES and MEMORY_REST; sums to "
+            "peak_device_bytes",
+            True,
+        ),
         Column("oom_iteration", _INT32, "iteration in which memory ran out", nullable=True),
         Column("oom_requested_bytes", _INT64, "request that did not fit", nullable=True),
     ),
@@ -260,7 +285,12 @@ MEMORY_TIMELINE = Table(
         Column("rank", _INT32, "global rank"),
         Column("step", _INT32, "position in the rank's sequence of changes, from 0"),
         Column("iteration", _INT32, "iteration of the script, from 0; set-up belongs to the first"),
-        Column("category", _STRING, "what changed: tensor, segment or library (NCCL's buffers)"),
+        Column(
+            "category",
+            _STRING,
+            "what changed: a block of one of MEMORY_CATEGORIES, a segment of the allocator, or a "
+            "library's memory (NCCL's buffers)",
+        ),
         Column("change_bytes", _INT64, "bytes allocated, negative when freed"),
         Column("allocated_bytes", _INT64, "allocated tensors after the change"),
         Column("reserved_bytes", _INT64, "segments held by the allocator after the change"),

@@ -98,6 +98,9 @@ enum us_api {
     US_API_OUT_OF_MEMORY = 46, /* a device allocation failed: b = bytes asked for, c = bytes in use */
     US_API_LIBRARY_MEMORY = 47, /* device memory that a library took for itself: b = bytes (int64,
                                    negative: given back), c = bytes in use after it */
+    US_API_MEMORY_ROLE = 48,  /* what an allocated block is for: a = its start, b = us_memory_role */
+    US_API_MEMORY_PEAKS = 49, /* PyTorch's own peaks on `device` since the record before (at first:
+                                 the start): a = allocated bytes, b = reserved bytes */
     /* Marks. */
     US_API_ITERATION = 50,   /* an iteration may end here: a = how many of these came before,
                                 b = number of the optimizer or module, flags = us_mark */
@@ -110,6 +113,14 @@ enum us_mark {
     US_MARK_STEP = 0,   /* an optimizer step has ended */
     US_MARK_MARKER = 1, /* the range or mark that the user named has ended */
     US_MARK_CALL = 2,   /* a module that no other module calls is about to run */
+};
+
+enum us_memory_role {
+    US_MEMORY_PARAMETER = 1,
+    US_MEMORY_GRADIENT = 2,
+    US_MEMORY_OPTIMIZER_STATE = 3,
+    US_MEMORY_GATHERED_PARAMETER = 4, /* whole again, of shards */
+    US_MEMORY_CUBLAS_WORKSPACE = 5,   /* the program's own, that it gave to cuBLAS */
 };
 
 enum us_annotation { US_ANNOTATION_TEXT = 0, US_ANNOTATION_BEGIN = 1, US_ANNOTATION_END = 2 };

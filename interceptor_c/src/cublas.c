@@ -16,7 +16,7 @@ struct cublasContext {
     cublasAtomicsMode_t atomics_mode;
     cublasMath_t math_mode;
     int multiprocessor_target;
-    void *workspace;
+    void *workspace, *recorded_workspace;
     size_t workspace_bytes;
 };
 
@@ -115,6 +115,11 @@ US_EXPORT cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *work
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
     handle->workspace = workspace;
     handle->workspace_bytes = bytes;
+    /* PyTorch sets it anew with every use of the handle. */
+    if (bytes > 0 && workspace != handle->recorded_workspace) {
+        us_memory_role(workspace, US_MEMORY_CUBLAS_WORKSPACE);
+        handle->recorded_workspace = workspace;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 

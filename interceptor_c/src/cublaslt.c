@@ -440,8 +440,14 @@ US_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulD
                                         cublasLtMatrixLayout_t d_layout,
                                         const cublasLtMatmulAlgo_t *algo, void *workspace,
                                         size_t workspace_bytes, cudaStream_t stream) {
+    /* PyTorch gives the same one to all calls of a thread. */
+    static _Thread_local const void *recorded_workspace;
+    if (workspace_bytes > 0 && workspace != recorded_workspace) {
+        us_memory_role(workspace, US_MEMORY_CUBLAS_WORKSPACE);
+        recorded_workspace = workspace;
+    }
     struct us_record record = us_record_begin(US_API_GEMM);
-    (void)algo, (void)workspace, (void)workspace_bytes;
+    (void)algo;
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (alpha == NULL || beta == NULL || d == NULL) return CUBLAS_STATUS_INVALID_VALUE;
     struct us_gemm gemm;

@@ -52,6 +52,9 @@ uint32_t us_define(enum us_definition_kind kind, const void *payload, size_t byt
 /* A definition of its own even when an equal one exists (communicators). 0 untraced. */
 uint32_t us_define_new(enum us_definition_kind kind, const void *payload, size_t bytes);
 
+/* Records what the block at `start` is for. */
+void us_memory_role(const void *start, enum us_memory_role role);
+
 /* Records US_API_UNSUPPORTED once per name, prints one line to stderr when UNDERSTUDY_VERBOSE is
    set, and returns `code`, which should be the library's own NOT_SUPPORTED. */
 int us_unsupported(const char *name, int code);

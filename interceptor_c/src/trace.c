@@ -501,6 +501,36 @@ US_EXPORT void understudy_annotate_range(const char *text, int begins) {
     us_annotate(text, strlen(text), begins ? US_ANNOTATION_BEGIN : US_ANNOTATION_END);
 }
 
+void us_memory_role(const void *start, enum us_memory_role role) {
+    struct us_record record = us_record_begin(US_API_MEMORY_ROLE);
+    record.a = (uintptr_t)start;
+    record.b = role;
+    us_emit(&record);
+}
+
+/* `begin_ns` (CLOCK_MONOTONIC): when the caller began to look for the blocks. It does so for the
+   trace's sake alone, so the first record counts that time as spent inside. */
+US_EXPORT void understudy_memory_roles(const uint64_t *starts, size_t count, unsigned role,
+                                       uint64_t begin_ns) {
+    for (size_t i = 0; i < count; i++) {
+        struct us_record record = us_record_begin(US_API_MEMORY_ROLE);
+        if (i == 0 && begin_ns < record.begin_ns)
+            record.begin_ns = begin_ns;
+        record.a = starts[i];
+        record.b = role;
+        us_emit(&record);
+    }
+}
+
+US_EXPORT void understudy_memory_peaks(int device, uint64_t allocated_bytes,
+                                       uint64_t reserved_bytes) {
+    struct us_record record = us_record_begin(US_API_MEMORY_PEAKS);
+    record.a = allocated_bytes;
+    record.b = reserved_bytes;
+    record.device = (uint32_t)device;
+    us_emit(&record);
+}
+
 /* Plain programs start their trace by environment; children must not overwrite it. */
 __attribute__((constructor)) static void open_from_environment(void) {
     const char *stem = getenv("UNDERSTUDY_TRACE");

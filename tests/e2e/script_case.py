@@ -2,7 +2,7 @@
 
 A test module declares its cases (script, launch, how to check what was recorded) and calls
 `run_case` on each. What every case has to fulfil is asserted here: both emulations agree, nothing
-unsupported was called, PyTorch's own memory peaks are those of the timeline. What the model
+unsupported was called, PyTorch's own memory figures are those of the timeline. What the model
 explains (kernels, GEMMs, collectives, bytes) is the business of the case's `check`.
 
 Each case has a row in the README's table, see tests/e2e/scripts_table.py.
@@ -232,7 +232,7 @@ def run_case(case: ScriptCase, folder: Path) -> ScriptRun:
     return run
 
 
-def checked_run(case: ScriptCase, folder: Path) -> tuple[ScriptRun, list[dict[str, int]]]:
+def checked_run(case: ScriptCase, folder: Path) -> tuple[ScriptRun, list[dict[str, Any]]]:
     """Emulates a case once, asserts what holds for every case, then the case's own check. Also
     returns PyTorch's own memory peaks by rank."""
     first, peaks = _emulated(case, folder)
@@ -242,13 +242,13 @@ def checked_run(case: ScriptCase, folder: Path) -> tuple[ScriptRun, list[dict[st
     assert not unsupported, f"not supported calls: {unsupported}"
     assert first.warnings == ()
     for rank in run.ranks:
-        assert _timeline_peaks(run, rank) == peaks[rank], f"rank {rank}"
+        assert _timeline_figures(run, rank) == peaks[rank], f"rank {rank}"
     case.check(run)
     return run, peaks
 
 
-def _emulated(case: ScriptCase, folder: Path) -> tuple[Emulation, list[dict[str, int]]]:
-    """The emulation and, by rank, PyTorch's own peaks."""
+def _emulated(case: ScriptCase, folder: Path) -> tuple[Emulation, list[dict[str, Any]]]:
+    """The emulation and, by rank, PyTorch's own figures (torch_memory/sitecustomize.py)."""
     peaks = folder / "peaks"
     peaks.mkdir(exist_ok=True)
     launch = Launch(nproc_per_node=case.nproc_per_node)
@@ -291,19 +291,22 @@ def _unsupported_calls(traces: list[RankTrace]) -> list[str]:
     return sorted(called)
 
 
-def _timeline_peaks(run: ScriptRun, rank: int) -> dict[str, int]:
-    """Peaks of the rank's memory timeline, named as PyTorch names them."""
+def _timeline_figures(run: ScriptRun, rank: int) -> dict[str, Any]:
+    """What the rank's memory timeline says of PyTorch's figures: peaks, and at its end the bytes of
+    what optimizers know."""
     timeline = run.table("memory_timeline")
     mine = timeline.filter(pa.array(timeline["rank"].to_numpy() == rank))
-    segments = np.array([c == "segment" for c in mine["category"].to_pylist()], bool)
-    reserved = np.cumsum(np.where(segments, mine["change_bytes"].to_numpy(), 0))
+    category, change = np.array(mine["category"].to_pylist()), mine["change_bytes"].to_numpy()
+    reserved = np.cumsum(np.where(category == "segment", change, 0))
+    held = ("parameters", "gradients", "optimizer_state")
     return {
+        "held": {name: int(change[category == name].sum()) for name in held},
         "max_memory_allocated": int(mine["allocated_bytes"].to_numpy().max(initial=0)),
         "max_memory_reserved": int(reserved.max(initial=0)),
     }
 
 
-def _row(run: ScriptRun, peaks: list[dict[str, int]], unsupported: list[str]) -> scripts_table.Row:
+def _row(run: ScriptRun, peaks: list[dict[str, Any]], unsupported: list[str]) -> scripts_table.Row:
     events = [len(run.events(rank)) for rank in run.ranks]
     gaps = run.table("host_gaps").to_pylist()
     host_ns: Counter[int] = Counter()

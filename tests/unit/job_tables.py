@@ -151,6 +151,8 @@ def emulated(
             "peak_allocated_bytes": 1000,
             "peak_reserved_bytes": 1500,
             "peak_device_bytes": 2000 + r,
+            "peak_iteration": 1,
+            "peak_parts_bytes": [("activations", 1000), ("unused", 500), ("context", 500 + r)],
             "oom_iteration": None,
             "oom_requested_bytes": None,
         }

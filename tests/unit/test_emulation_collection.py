@@ -200,12 +200,14 @@ def test_memory_is_followed_over_the_whole_trace(tmp_path: Path) -> None:
     columns = ("iteration", "category", "change_bytes", "allocated_bytes", "reserved_bytes")
     assert rows(result.tables["memory_timeline"], *columns, "device_bytes") == [
         (0, "segment", 2048, 0, 2048, 2648),
-        (0, "tensor", 512, 512, 2048, 2648),
-        (1, "tensor", 1024, 1536, 2048, 2648),
-        (1, "tensor", -512, 1024, 2048, 2648),
+        (0, "activations", 512, 512, 2048, 2648),
+        (1, "activations", 1024, 1536, 2048, 2648),
+        (1, "activations", -512, 1024, 2048, 2648),
     ]
     peaks = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
     assert rows(result.tables["ranks"], *peaks) == [(1536, 2048, 2648)]
+    (fullest,) = rows(result.tables["ranks"], "peak_iteration", "peak_parts_bytes")
+    assert fullest == (1, [("activations", 1536), ("unused", 512), ("context", 600)])
 
 
 def test_memory_of_a_pool_is_reserved_and_allocated_at_once(tmp_path: Path) -> None:
@@ -220,8 +222,8 @@ def test_memory_of_a_pool_is_reserved_and_allocated_at_once(tmp_path: Path) -> N
     result = collected([writer], tmp_path)
     columns = ("category", "allocated_bytes", "reserved_bytes", "device_bytes")
     assert rows(result.tables["memory_timeline"], *columns) == [
-        ("segment", 512, 512, 1112),
-        ("segment", 0, 0, 600),
+        ("activations", 512, 512, 1112),
+        ("activations", 0, 0, 600),
     ]
 
 

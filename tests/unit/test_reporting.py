@@ -181,6 +181,13 @@ def write_prediction(runtime: dict[str, Any]) -> None:
             "peak_allocated_bytes": 18 * 2**30,
             "peak_reserved_bytes": 19 * 2**30,
             "peak_device_bytes": 20 * 2**30,
+            "peak_iteration": 1,
+            "peak_parts_bytes": [
+                ("parameters", 6 * 2**30),
+                ("activations", 12 * 2**30),
+                ("unused", 2**30),
+                ("context", 2**30),
+            ],
         }
         for rank in range(2)
     ]
@@ -189,7 +196,7 @@ def write_prediction(runtime: dict[str, Any]) -> None:
             "rank": rank,
             "step": step,
             "iteration": step // 1000 - 1,
-            "category": "tensor",
+            "category": "activations",
             "change_bytes": 1,
             "allocated_bytes": (step % 1000) * 2**24,
             "reserved_bytes": 16 * 2**30,

@@ -104,6 +104,8 @@ def test_nested_columns_come_back() -> None:
         "peak_allocated_bytes": 1,
         "peak_reserved_bytes": 1,
         "peak_device_bytes": 1,
+        "peak_iteration": 0,
+        "peak_parts_bytes": [("context", 1)],
     }
     tables = {t.name: t.schema.empty_table() for t in store.folder_tables("emulation")}
     tables["ranks"] = pa.Table.from_pylist([row], schema=schemas.RANKS.schema)

@@ -122,6 +122,8 @@ def test_enumerations_equal_the_header() -> None:
     text = HEADER_FILE.read_text()
     apis = {n: int(v) for n, v in re.findall(r"US_API_(\w+) = (\d+)", text)}
     assert apis == {api.name: int(api) for api in Api}
+    roles = {n: int(v) for n, v in re.findall(r"US_MEMORY_(\w+) = (\d+)", text)}
+    assert roles == {role.name: int(role) for role in fmt.MemoryRole}
     kinds = {n: int(v) for n, v in re.findall(r"US_DEFINITION_(\w+) = (\d+)", text)}
     assert kinds == {
         name: getattr(fmt, name)

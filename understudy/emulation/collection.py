@@ -21,7 +21,7 @@ from understudy.emulation.lowering import (
     kept_threads,
     lower,
 )
-from understudy.emulation.memory import Peaks, memory_history
+from understudy.emulation.memory import MemoryHistory, Peaks, memory_history
 from understudy.errors import UnderstudyError
 from understudy.kernels import Signature
 from understudy.traces.interceptor import Api, RankTrace
@@ -346,17 +346,14 @@ def _communicators(resolved: CommunicatorMap) -> pa.Table:
     )
 
 
-def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, Peaks]]:
-    """The timeline of all ranks, and the peaks of each."""
-    tables, peaks = [], {}
-    for trace in traces:
-        history = memory_history(trace, kept_threads(trace))
+def _memory_timeline(histories: Mapping[int, MemoryHistory]) -> pa.Table:
+    tables = []
+    for rank, history in histories.items():
         steps = len(history.iteration)
-        peaks[trace.rank] = history.peaks
         tables.append(
             pa.table(
                 {
-                    "rank": np.full(steps, trace.rank, np.int32),
+                    "rank": np.full(steps, rank, np.int32),
                     "step": np.arange(steps, dtype=np.int32),
                     "iteration": history.iteration,
                     "category": history.category.tolist(),
@@ -368,7 +365,7 @@ def _memory(traces: Sequence[RankTrace]) -> tuple[pa.Table, dict[int, Peaks]]:
                 schema=schemas.MEMORY_TIMELINE.schema,
             )
         )
-    return pa.concat_tables(tables), peaks
+    return pa.concat_tables(tables)
 
 
 def collect(
@@ -414,7 +411,9 @@ def collect(
         programs = [_program(columns, first, count, span) for columns in ranks]
     interner = _Interner()
     events = _events(programs, interner)
-    timeline, peaks = _memory(traces)
+    histories = {trace.rank: memory_history(trace, kept_threads(trace)) for trace in traces}
+    fullest = [history.fullest() for history in histories.values()]
+    peaks = [history.peaks for history in histories.values()]
     numbers = [trace.rank for trace in traces]
     memory_errors = [out_of_memory.get(rank) for rank in numbers]
     rank_table = pa.table(
@@ -429,7 +428,9 @@ def collect(
             "iterations_seen": found.seen,
             "iteration_source": [found.source] * len(traces),
             "trace_events": [count_events(trace) for trace in traces],
-            **{name: [getattr(peaks[rank], name) for rank in numbers] for name in Peaks._fields},
+            **{name: [getattr(p, name) for p in peaks] for name in Peaks._fields},
+            "peak_iteration": [iteration for iteration, _ in fullest],
+            "peak_parts_bytes": [list(parts.items()) for _, parts in fullest],
             "oom_iteration": [e.iteration if e else None for e in memory_errors],
             "oom_requested_bytes": [e.requested_bytes if e else None for e in memory_errors],
         },
@@ -443,7 +444,7 @@ def collect(
             "collective_parts": _collective_parts(programs),
             "communicators": _communicators(resolved),
             "ranks": rank_table,
-            "memory_timeline": timeline,
+            "memory_timeline": _memory_timeline(histories),
         },
         tuple(dict.fromkeys(warnings)),
     )

@@ -118,8 +118,15 @@ def kept_threads(trace: RankTrace) -> set[int]:
 def count_events(trace: RankTrace) -> int:
     """CUDA and NCCL calls of the program, as far as they are its own decision: NCCL creates an
     event when its cache of them is empty, and which thread frees a tensor last depends on the
-    watchdog, so creation of events and tensors is not counted."""
-    uncounted = [Api.EVENT_CREATE, Api.EVENT_DESTROY, Api.TENSOR_ALLOC, Api.TENSOR_FREE]
+    watchdog, so creation of events and tensors is not counted; nor is what only traces say."""
+    uncounted = [
+        Api.EVENT_CREATE,
+        Api.EVENT_DESTROY,
+        Api.TENSOR_ALLOC,
+        Api.TENSOR_FREE,
+        Api.MEMORY_ROLE,
+        Api.MEMORY_PEAKS,
+    ]
     counted = ~np.isin(trace.records["api"], uncounted)
     return int((counted & np.isin(trace.records["thread"], sorted(kept_threads(trace)))).sum())
 

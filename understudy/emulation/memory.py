@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from understudy.emulation.memory_categories import block_categories, is_block
 from understudy.traces.interceptor import FLAG_POOL, Api, RankTrace
+from warehouse import schemas
 
 MEMORY_CALLS = (Api.MALLOC, Api.FREE, Api.TENSOR_ALLOC, Api.TENSOR_FREE, Api.LIBRARY_MEMORY)
 
@@ -103,10 +105,10 @@ class Peaks(NamedTuple):
 class MemoryHistory:
     """The changes of one rank's memory, arrays of equal length; bytes are int64.
 
-    `iteration` counts from 0, what the script sets up belongs to the first. `category` is "tensor",
-    "segment" or "library" (NCCL's buffers). Memory from a CUDA pool
-    (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is segment and tensor in one, as PyTorch
-    counts it.
+    `iteration` counts from 0, what the script sets up belongs to the first. `category` is one of
+    MEMORY_CATEGORIES for a block that a tensor lies in, else "segment" or "library" (NCCL's
+    buffers). Memory from a CUDA pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is block and
+    segment in one, as PyTorch counts it. `library_bytes` is what libraries hold.
     """
 
     iteration: np.ndarray
@@ -115,6 +117,7 @@ class MemoryHistory:
     allocated_bytes: np.ndarray
     reserved_bytes: np.ndarray
     device_bytes: np.ndarray
+    library_bytes: np.ndarray
 
     @property
     def peaks(self) -> Peaks:
@@ -125,6 +128,26 @@ class MemoryHistory:
             int(self.device_bytes.max(initial=0)),
         )
 
+    def fullest(self) -> tuple[int, dict[str, int]]:
+        """(iteration, bytes by MEMORY_CATEGORIES and MEMORY_REST) at the peak of device memory.
+
+        Of the moments at which device memory in use is at its peak, that at which most of it is
+        blocks. Parts of 0 bytes are left out, the others sum to the peak.
+        """
+        if len(self.iteration) == 0:
+            return 0, {}
+        in_blocks = np.isin(self.category, schemas.MEMORY_CATEGORIES)
+        blocks_bytes = np.cumsum(np.where(in_blocks, self.change_bytes, 0))
+        at_peak = np.flatnonzero(self.device_bytes == self.device_bytes.max())
+        moment = int(at_peak[np.argmax(blocks_bytes[at_peak])])
+        until, changes = self.category[: moment + 1], self.change_bytes[: moment + 1]
+        parts = {c: int(changes[until == c].sum()) for c in schemas.MEMORY_CATEGORIES}
+        reserved, libraries = int(self.reserved_bytes[moment]), int(self.library_bytes[moment])
+        parts["unused"] = reserved - int(blocks_bytes[moment])
+        parts["libraries"] = libraries
+        parts["context"] = int(self.device_bytes[moment]) - reserved - libraries
+        return int(self.iteration[moment]), {name: size for name, size in parts.items() if size}
+
 
 def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """`values` where `known`, else the last known value before; 0 before the first."""
@@ -133,10 +156,10 @@ def _hold(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(last >= 0, values[np.maximum(last, 0)], 0)
 
 
-def _order(
+def _moments(
     changes: np.ndarray, position: np.ndarray, polling: np.ndarray, marks: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the changes in which frees by polling threads do not depend on when they polled.
+) -> np.ndarray:
+    """Where each change counts as made, so that frees do not depend on when a thread polled.
 
     NCCL's watchdog holds the tensors of a collective that nobody waited for until it next looks,
     up to 100 ms later. Such a tensor counts as freed at the end of the iteration that allocated it.
@@ -153,15 +176,21 @@ def _order(
                 after = marks[np.searchsorted(marks, allocated_at[pointer]) :]
                 # Behind the last mark the process is ending: nothing is recorded any more.
                 key[i] = after[0] - 0.5 if len(after) else key[i]
-    # Frees between two allocations: in which order a graph of tensors is torn down may depend on
-    # addresses. Those of one run share a key, the larger tensor comes first.
+    return key
+
+
+def _order(
+    changes: np.ndarray, key: np.ndarray, category: np.ndarray, marks: np.ndarray
+) -> np.ndarray:
+    """Order of the changes by `key`. Frees between two allocations: in which order a graph of
+    tensors is torn down may depend on addresses. The larger tensor comes first."""
     order = np.argsort(key, kind="stable")
     ordered = changes[order]
     is_free = ordered["api"] == Api.TENSOR_FREE
     iteration = np.searchsorted(marks, key[order])
     starts = ~(is_free & np.r_[False, is_free[:-1]]) | (np.diff(iteration, prepend=-1) != 0)
     run = np.cumsum(starts)
-    return order[np.lexsort((-ordered["b"].astype(np.int64), run))], key
+    return order[np.lexsort((category[order], -ordered["b"].astype(np.int64), run))]
 
 
 def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHistory:
@@ -170,7 +199,9 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     marks = np.flatnonzero(api == Api.ITERATION)
     position = np.flatnonzero(np.isin(api, MEMORY_CALLS))
     polling = ~np.isin(trace.records["thread"][position], sorted(kept_threads))
-    order, key = _order(trace.records[position], position, polling, marks)
+    key = _moments(trace.records[position], position, polling, marks)
+    codes = block_categories(trace, position, key)
+    order = _order(trace.records[position], key, codes, marks)
     changes = trace.records[position[order]]
     kind = changes["api"]
     is_tensor = np.isin(kind, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
@@ -178,11 +209,13 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     from_pool = ~is_tensor & ((changes["flags"] & FLAG_POOL) != 0)
     size = changes["b"].astype(np.int64)
     change = np.where(np.isin(kind, [Api.FREE, Api.TENSOR_FREE]), -size, size)
+    names = np.array(schemas.MEMORY_CATEGORIES)[codes[order]]
     return MemoryHistory(
         iteration=np.searchsorted(marks, key[order]).astype(np.int32),
-        category=np.select([is_tensor, is_library], ["tensor", "library"], "segment"),
+        category=np.select([is_block(changes), is_library], [names, "library"], "segment"),
         change_bytes=change,
         allocated_bytes=np.cumsum(np.where(is_tensor | from_pool, change, 0)),
         reserved_bytes=np.cumsum(np.where(is_tensor | is_library, 0, change)),
         device_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
+        library_bytes=np.cumsum(np.where(is_library, change, 0)),
     )

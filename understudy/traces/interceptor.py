@@ -73,6 +73,8 @@ class Api(IntEnum):
     TENSOR_FREE = 45
     OUT_OF_MEMORY = 46
     LIBRARY_MEMORY = 47
+    MEMORY_ROLE = 48
+    MEMORY_PEAKS = 49
     ITERATION = 50
     UNSUPPORTED = 51
     ANNOTATION = 52
@@ -85,6 +87,16 @@ class CopyKind(IntEnum):
     H2D = 1
     D2H = 2
     D2D = 3
+
+
+class MemoryRole(IntEnum):
+    """enum us_memory_role."""
+
+    PARAMETER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    GATHERED_PARAMETER = 4
+    CUBLAS_WORKSPACE = 5
 
 
 #: enum us_collective_kind, by number.

@@ -43,18 +43,19 @@ _REMAPPED = "cpu:gloo,cuda:nccl"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def _load_steps():
-    """understudy/emulation/steps.py, which the package uses as well."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    loader = importlib.machinery.SourceFileLoader(
-        "_understudy_steps", os.path.join(folder, "steps.py")
-    )
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _load(name, path):
+    loader = importlib.machinery.SourceFileLoader(name, path)
     module = types.ModuleType(loader.name)
     loader.exec_module(module)
     return module
 
 
-_steps = _load_steps()
+# The package uses steps.py as well.
+_steps = _load("_understudy_steps", os.path.join(os.path.dirname(_FOLDER), "steps.py"))
+_memory = _load("_understudy_memory", os.path.join(_FOLDER, "_understudy_memory.py"))
 
 
 class _Numbers:
@@ -95,6 +96,7 @@ class _Rank:
         self.settled = self.asked_for_slot = False
         self.library = ctypes.CDLL(environment["UNDERSTUDY_LIBRARY"])
         self.mark = self.library.understudy_mark
+        self.memory = _memory.Memory(self.library)
         self.progress = os.open(self.path(f"progress-{self.rank}"), os.O_CREAT | os.O_RDWR, 0o644)
         self.slot = None
         self.module_hook = None
@@ -122,6 +124,7 @@ class _Rank:
         if os.getpid() != self.pid:
             return
         self.unused_optimizers.discard(optimizer)
+        self.memory.step_done(optimizer)
         number = self.optimizers.of(optimizer)
         self.ended(_STEP, number, self.steps.add(number))
 
@@ -129,6 +132,8 @@ class _Rank:
         """Before a call of a module that no other module calls, until an optimizer steps: a loop
         of them has its iterations end here."""
         number = self.modules.of(module)
+        if number not in self.calls.steps:
+            self.memory.module_called(module)
         self.ended(_CALL, number, self.calls.iterations)
         self.calls.add(number)
 
@@ -219,6 +224,7 @@ class _Rank:
             except (OSError, ValueError, AttributeError):
                 continue
         self.library.fflush(None)
+        self.memory.peaks()
         self.library.understudy_trace_close()
         if self.slot is not None:
             os.close(self.slot)
@@ -238,6 +244,7 @@ class _Rank:
         """The script ended by itself. Registered first, so it runs last."""
         if os.getpid() != self.pid:
             return
+        self.memory.peaks()
         self.library.understudy_trace_close()
         if self.slot is not None:
             os.close(self.slot)
@@ -458,8 +465,17 @@ def _like(wrapper, function):
     return wrapper
 
 
+def _of_memory(patch):
+    return lambda module, rank: patch(module, rank.memory)
+
+
 _PATCHES = {
     "torch.optim.optimizer": _patch_optimizer,
+    "torch.cuda.memory": _of_memory(_memory.patch_statistics),
+    "torch.accelerator.memory": _of_memory(_memory.patch_statistics),
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": _of_memory(_memory.patch_fully_shard),
+    "torch.distributed.fsdp._flat_param": _of_memory(_memory.patch_flat_parameters),
+    "torch.distributed.fsdp._runtime_utils": _of_memory(_memory.patch_sharded_backward),
     "torch.nn.modules.module": _patch_modules,
     "torch.autograd.graph": _patch_autograd,
     "torch.autograd.profiler": _patch_profiler,
