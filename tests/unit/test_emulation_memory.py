@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.trace_writer import TraceWriter
 from understudy.emulation.lowering import kept_threads
-from understudy.emulation.memory import MemoryHistory, memory_history
+from understudy.emulation.memory import MemoryHistory, check_peaks, memory_history
 from understudy.traces import interceptor as fmt
 from understudy.traces.interceptor import Api, MemoryRole, read_trace
 
@@ -212,6 +212,35 @@ def test_without_memory_there_is_no_fullest_moment(tmp_path: Path) -> None:
     script.writer.launch()
     script.mark()
     assert script.history(tmp_path).fullest() == (0, {})
+
+
+def test_peaks_are_compared_with_those_of_pytorch(tmp_path: Path) -> None:
+    """From one record to the next: PyTorch begins anew where a script resets its peaks."""
+    script = Script()
+    script.writer.record(Api.MALLOC, a=PARAMETER, b=4096, c=5000)
+    script.allocate(PARAMETER, 1024)
+    script.allocate(SCRATCH, 2048)
+    script.free(SCRATCH)
+    script.writer.record(Api.MEMORY_PEAKS, a=3072, b=4096)
+    script.writer.record(Api.MEMORY_PEAKS, a=1024, b=4096)
+    script.allocate(SCRATCH, 512)
+    script.writer.record(Api.MEMORY_PEAKS, a=1536, b=4096)
+    assert check_peaks(read_trace(script.writer.write(tmp_path))) == []
+
+
+def test_a_peak_that_is_not_pytorchs_is_named(tmp_path: Path) -> None:
+    script = Script()
+    script.writer.record(Api.MALLOC, a=PARAMETER, b=4096, c=5000)
+    script.allocate(PARAMETER, 1024)
+    script.allocate(SCRATCH, 1_000_000)
+    script.writer.record(Api.MEMORY_PEAKS, a=1_001_536, b=8192)
+    script.mark()
+    assert check_peaks(read_trace(script.writer.write(tmp_path))) == [
+        "rank 0: PyTorch's own peak of allocated memory on device 0 is 1,001,536 bytes, that of "
+        "the memory timeline 1,001,024 (-512 bytes): the memory figures of this rank are wrong",
+        "rank 0: PyTorch's own peak of reserved memory on device 0 is 8,192 bytes, that of the "
+        "memory timeline 4,096 (-4,096 bytes): the memory figures of this rank are wrong",
+    ]
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from understudy.emulation.lowering import (
     kept_threads,
     lower,
 )
-from understudy.emulation.memory import MemoryHistory, Peaks, memory_history
+from understudy.emulation.memory import MemoryHistory, Peaks, check_peaks, memory_history
 from understudy.errors import UnderstudyError
 from understudy.kernels import Signature
 from understudy.traces.interceptor import Api, RankTrace
@@ -388,6 +388,8 @@ def collect(
     never occurred.
     """
     warnings = _unsupported(traces)
+    for trace in traces:
+        warnings += check_peaks(trace)
     # What a rank that ran out of memory did to the end is its result.
     found = find_iterations(traces, marker, None if out_of_memory else warmup + iterations)
     traces = found.traces

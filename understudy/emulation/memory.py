@@ -203,19 +203,55 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     codes = block_categories(trace, position, key)
     order = _order(trace.records[position], key, codes, marks)
     changes = trace.records[position[order]]
-    kind = changes["api"]
-    is_tensor = np.isin(kind, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
-    is_library = kind == Api.LIBRARY_MEMORY
-    from_pool = ~is_tensor & ((changes["flags"] & FLAG_POOL) != 0)
-    size = changes["b"].astype(np.int64)
-    change = np.where(np.isin(kind, [Api.FREE, Api.TENSOR_FREE]), -size, size)
+    is_library = changes["api"] == Api.LIBRARY_MEMORY
+    size = changes["b"].astype(np.int64)  # of libraries: negative when given back
+    allocated, reserved = _pytorch_changes(changes)
     names = np.array(schemas.MEMORY_CATEGORIES)[codes[order]]
+    in_device = ~np.isin(changes["api"], [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
     return MemoryHistory(
         iteration=np.searchsorted(marks, key[order]).astype(np.int32),
         category=np.select([is_block(changes), is_library], [names, "library"], "segment"),
-        change_bytes=change,
-        allocated_bytes=np.cumsum(np.where(is_tensor | from_pool, change, 0)),
-        reserved_bytes=np.cumsum(np.where(is_tensor | is_library, 0, change)),
-        device_bytes=_hold(changes["c"].astype(np.int64), ~is_tensor),
-        library_bytes=np.cumsum(np.where(is_library, change, 0)),
+        change_bytes=np.select([is_library, in_device], [size, reserved], allocated),
+        allocated_bytes=np.cumsum(allocated),
+        reserved_bytes=np.cumsum(reserved),
+        device_bytes=_hold(changes["c"].astype(np.int64), in_device),
+        library_bytes=np.cumsum(np.where(is_library, size, 0)),
     )
+
+
+def check_peaks(trace: RankTrace) -> list[str]:
+    """Warnings that name what PyTorch's own peaks (MEMORY_PEAKS) and the trace's do not agree on.
+
+    The trace has to be whole: PyTorch's peaks are of everything up to the record.
+    """
+    records = trace.records
+    warnings = []
+    for device in np.unique(records["device"][records["api"] == Api.MEMORY_PEAKS]).tolist():
+        of_device = records[records["device"] == device]
+        allocated, reserved = (np.cumsum(change) for change in _pytorch_changes(of_device))
+        begin = 0
+        for end in np.flatnonzero(of_device["api"] == Api.MEMORY_PEAKS).tolist():
+            for what, own, bytes_in_use in (
+                ("allocated", int(of_device["a"][end]), allocated),
+                ("reserved", int(of_device["b"][end]), reserved),
+            ):
+                seen = int(bytes_in_use[begin : end + 1].max())
+                if seen != own:
+                    warnings.append(
+                        f"rank {trace.rank}: PyTorch's own peak of {what} memory on device "
+                        f"{device} is {own:,} bytes, that of the memory timeline {seen:,} "
+                        f"({seen - own:+,} bytes): the memory figures of this rank are wrong"
+                    )
+            begin = end
+    return warnings
+
+
+def _pytorch_changes(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Change (bytes) of what PyTorch calls allocated and reserved memory by each record."""
+    api = records["api"]
+    size = records["b"].astype(np.int64)
+    change = np.where(np.isin(api, [Api.FREE, Api.TENSOR_FREE]), -size, size)
+    is_tensor = np.isin(api, [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
+    is_segment = np.isin(api, [Api.MALLOC, Api.FREE])
+    from_pool = is_segment & ((records["flags"] & FLAG_POOL) != 0)
+    return np.where(is_tensor | from_pool, change, 0), np.where(is_segment, change, 0)
