@@ -1,0 +1,24 @@
+"""Reads measured traces of the PyTorch profiler (Kineto), of NVIDIA and AMD GPUs, clean or not."""
+
+from understudy.traces.kineto.reader import read_kineto, read_kineto_folder
+from understudy.traces.kineto.records import (
+    Device,
+    Dropped,
+    KinetoTrace,
+    KinetoTraces,
+    Note,
+    Problem,
+    TraceHeader,
+)
+
+__all__ = [
+    "Device",
+    "Dropped",
+    "KinetoTrace",
+    "KinetoTraces",
+    "Note",
+    "Problem",
+    "TraceHeader",
+    "read_kineto",
+    "read_kineto_folder",
+]

@@ -1,0 +1,118 @@
+"""One file to batches of rows, in bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from understudy.errors import UnderstudyError
+from understudy.traces.kineto import metadata
+from understudy.traces.kineto.events import Row, Rows
+from understudy.traces.kineto.findings import Findings
+from understudy.traces.kineto.records import TraceHeader
+from understudy.traces.kineto.scanner import Scanner
+from understudy.traces.kineto.source import chunks
+from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
+
+#: Rows of one batch: its Python objects take some tens of megabytes.
+BATCH_ROWS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one table in the order of the file.
+
+    Against the table's schema: no rank, texts are their numbers, and times count from the clock of
+    the file. Rank, texts and clock are complete only when the file has been read.
+    """
+
+    table: TraceTable
+    #: Which traceEvents array they come from.
+    array: int
+    columns: pa.RecordBatch
+
+
+def batch_schema(table: TraceTable) -> pa.Schema:
+    """Schema of a batch's columns."""
+    return pa.schema(
+        [
+            pa.field(c.name, pa.int32() if c.type == TEXT else c.type)
+            for c in table.columns
+            if c.name != "rank"
+        ]
+    )
+
+
+_SCHEMAS = {table.name: batch_schema(table) for table in TABLES}
+
+
+class FileReader:
+    """Reads one file once; everything but the batches is known when `batches()` is exhausted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.findings = Findings(path)
+        self.rows = Rows(self.findings)
+        self._scanner = Scanner(chunks(path, self.findings.note), self.findings)
+        self._array = 0
+        self._documents: metadata.Documents | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields all rows. Raises UnderstudyError where the file cannot be read at all."""
+        try:
+            for block in self._scanner.blocks():
+                if block.array != self._array:
+                    yield from self._take(at_least=1)
+                    self._array = block.array
+                self.rows.add(block)
+                yield from self._take(at_least=BATCH_ROWS)
+        except OSError as error:
+            raise UnderstudyError(f"{self.path}: cannot be read: {error.strerror}") from error
+        yield from self._take(at_least=1)
+        if not self._scanner.arrays:
+            raise UnderstudyError(
+                f"{self.path}: holds no traceEvents: not a trace of the PyTorch profiler"
+            )
+        self._documents = metadata.documents(
+            self._scanner.outside, self._scanner.arrays, self.findings
+        )
+
+    def _take(self, at_least: int) -> Iterator[Batch]:
+        for table in TABLES:
+            rows: list[Row] = getattr(self.rows, table.name)
+            if len(rows) < at_least:
+                continue
+            schema = _SCHEMAS[table.name]
+            columns = [
+                pa.array(values, kind)
+                for values, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+            ]
+            rows.clear()
+            yield Batch(table, self._array, pa.record_batch(columns, schema=schema))
+
+    def base_ns(self, array: int) -> int:
+        """What the times of an array's rows count from."""
+        assert self._documents is not None
+        document = self._documents.values[self._documents.of_array[array]]
+        return metadata.base_time_ns(document)
+
+    def header(self) -> TraceHeader:
+        """What the file says about itself; of several documents the first counts, then the next."""
+        assert self._documents is not None
+        document = {k: v for each in reversed(self._documents.values) for k, v in each.items()}
+        header = metadata.header(document, self.rows.group_ranks)
+        if header.rank is not None:
+            return header
+        if self.rows.ranks:
+            rank = self.rows.ranks.most_common(1)[0][0]
+            return dataclasses.replace(header, rank=rank, rank_source="events")
+        rank = metadata.rank_in_name(self.path)
+        if rank is None:
+            self.findings.note("nothing names the rank: no distributedInfo, no rank in the name")
+            return header
+        self.findings.note(f"no distributedInfo: rank {rank} was taken from the file's name")
+        return dataclasses.replace(header, rank=rank, rank_source="file name")
