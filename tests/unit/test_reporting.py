@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from understudy import catalog, reporting
 from understudy.errors import UnderstudyError
 from understudy.jobs import JobSpec, Launch
-from understudy.reporting import charts, labels, units
+from understudy.reporting import charts, labels, memory, units
 from warehouse import schemas, store
 
 DEVICE = catalog.device("h100-sxm-80gb")
@@ -348,6 +349,86 @@ def test_text_is_narrow_and_says_what_matters() -> None:
     assert bar == "█" * 69 + "▒" * 14 + "·" * 9
 
 
+@pytest.mark.usefixtures("prediction")
+def test_memory_at_its_peak_sums_up_and_says_what_is_a_guess() -> None:
+    report = reporting.report(DEVICE, job())
+    assert DEVICE.sources["context_bytes"].startswith("guess")
+    assert report["peak_memory"] == {
+        "rank": 1,
+        "iteration": 1,
+        "parts_bytes": {
+            "parameters": 6 * 2**30,
+            "activations": 12 * 2**30,
+            "unused": 2**30,
+            "context": 2**30,
+        },
+        "guessed_parts": ["context"],
+        "guessed_bytes": 2**30,
+    }
+    shown = reporting.text(report)
+    assert (
+        "Memory of rank 1 at its peak (iteration 1)\n"
+        "  activations           12.0 GiB  60.0 %\n"
+        "  parameters            6.00 GiB  30.0 %\n"
+        "  reserved, not used    1.00 GiB   5.0 %\n"
+        "  CUDA context (guess)  1.00 GiB   5.0 %\n"
+        "  1.00 GiB of it, 5.0 %, are a guess\n"
+    ) in shown
+    page = reporting.html(report)
+    assert "in iteration 1: 20.0 GiB, of which 1.00 GiB are a guess." in page
+    for css_class in ("m-parameters", "m-activations", "m-unused", "m-context"):
+        assert f'class="{css_class}"' in page and f".{css_class} {{" in page
+
+
+def test_every_part_of_memory_has_a_word_and_a_colour() -> None:
+    assert tuple(memory.WORDS) == (*schemas.MEMORY_CATEGORIES, *schemas.MEMORY_REST)
+    style = (Path(charts.__file__).parent / "style.css").read_text()
+    for name in memory.WORDS:
+        assert f".m-{name} {{" in style
+
+
+def test_memory_of_ranks_that_were_emulated_earlier_has_no_parts(
+    understudy_home: Path,
+) -> None:
+    write_prediction(runtime_row())
+    path = store.table_path("merging", "ranks", DEVICE.id, "synthetic")
+    older = pq.read_table(path).drop_columns(["peak_iteration", "peak_parts_bytes"])
+    pq.write_table(older, path)
+    report = reporting.report(DEVICE, job())
+    assert report["peak_memory"] is None
+    assert "at its peak" not in reporting.text(report)
+    assert "Memory of rank 1" in reporting.html(report)
+
+
+def test_one_iteration_by_part_adds_up_to_what_is_reserved() -> None:
+    changes = [
+        (0, "segment", 4096, 4096),
+        (0, "parameters", 1024, 4096),
+        (1, "activations", 2048, 4096),
+        (1, "segment", 2048, 6144),
+        (1, "activations", -2048, 6144),
+    ]
+    rows = [
+        {
+            "rank": 0,
+            "step": step,
+            "iteration": iteration,
+            "category": category,
+            "change_bytes": change,
+            "allocated_bytes": 0,
+            "reserved_bytes": reserved,
+            "device_bytes": reserved + 600,
+        }
+        for step, (iteration, category, change, reserved) in enumerate(changes)
+    ]
+    assert memory.over_iteration(table("memory_timeline", rows), 1) == {
+        "parameters": [1024, 1024, 1024],
+        "activations": [2048, 2048, 0],
+        "unused": [1024, 3072, 5120],
+    }
+    assert memory.over_iteration(table("memory_timeline", rows), 7) == {}
+
+
 class _Balance(HTMLParser):
     """Fails where tags do not nest; collects what a browser would fetch."""
 
@@ -404,6 +485,30 @@ def test_memory_plot_keeps_peaks() -> None:
     heights = [float(point.split(",")[1]) for point in line[1].split()]
     assert min(heights) < 30
     assert len(heights) < 1100
+
+
+def test_layers_lie_on_each_other_and_keep_the_peak() -> None:
+    count = 40_000
+    burst = [0] * count
+    burst[31_234] = 3 << 20
+    plot = charts.layers(
+        [
+            charts.Layer("m-parameters", "parameters", [1 << 20] * count),
+            charts.Layer("m-activations", "activations", burst),
+        ]
+    )
+    areas = re.findall(r'<polygon class="m-(\w+)" points="([^"]*)"><title>([^<]*)<', plot)
+    assert [(name, title) for name, _, title in areas] == [
+        ("parameters", "parameters: up to 1.00 MiB"),
+        ("activations", "activations: up to 3.00 MiB"),
+    ]
+    heights = [[float(p.split(",")[1]) for p in points.split()] for _, points, _ in areas]
+    upper = [values[: len(values) // 2] for values in heights]
+    lower = [values[len(values) // 2 :] for values in heights]
+    assert set(upper[0]) == set(lower[1])  # each begins where the one below ends
+    assert min(upper[1]) < 0.1 * max(lower[0])
+    assert len(upper[0]) < 600
+    assert "<polygon" not in charts.layers([])
 
 
 @pytest.mark.parametrize(

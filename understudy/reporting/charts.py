@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -176,13 +176,7 @@ def memory(
 
     bounds = [count * b // buckets for b in range(buckets + 1)]
     stretches = list(itertools.pairwise(bounds))
-    parts = [_open(height, "Memory over the trace")]
-    for tick in ticks(top / 2**30, 5):
-        level = y(tick * 2**30)
-        parts.append(
-            f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{level:.1f}" y2="{level:.1f}"/>'
-        )
-        parts.append(_text(left - 8, level + 4, f"{tick:g} GiB", "axis", "end"))
+    parts = [_open(height, "Memory over the trace"), *_memory_grid(left, top, y)]
     previous, free = None, 0.0
     for position, iteration in enumerate(iterations):
         if iteration != previous and iteration >= 0:
@@ -207,6 +201,60 @@ def memory(
     )
     parts.append(_text(WIDTH - 4, limit - 5, f"capacity {units.size(capacity)}", "limit", "end"))
     return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One part of a whole over time: class of its colour, name, bytes after each change."""
+
+    css_class: str
+    name: str
+    levels_bytes: Sequence[int]
+
+
+def layers(parts: Sequence[Layer]) -> str:
+    """Parts of memory on top of each other, after each change; all lists are equally long.
+
+    Long ones are drawn as the moments at which the whole is largest in equal stretches.
+    """
+    left, height, bottom = 74, 260, 8
+    totals = [sum(levels) for levels in zip(*(p.levels_bytes for p in parts), strict=True)]
+    top = max(totals, default=0) * 1.04 or 1
+    count = len(totals)
+    buckets = min(count, (WIDTH - left) // 2)
+    bounds = [count * b // buckets for b in range(buckets + 1)] if buckets else []
+    moments = [max(range(a, b), key=lambda i: totals[i]) for a, b in itertools.pairwise(bounds)]
+
+    def y(size_bytes: float) -> float:
+        return (height - bottom) * (1 - size_bytes / top) + 2
+
+    drawn = [_open(height, "Memory over one iteration"), *_memory_grid(left, top, y)]
+    x = [left + (WIDTH - left - 4) * i / max(len(moments) - 1, 1) for i in range(len(moments))]
+    below = [0] * len(moments)
+    for part in parts:
+        above = [base + part.levels_bytes[m] for base, m in zip(below, moments, strict=True)]
+        upper = [f"{at:.1f},{y(size):.1f}" for at, size in zip(x, above, strict=True)]
+        lower = [f"{at:.1f},{y(size):.1f}" for at, size in zip(x, below, strict=True)]
+        title = f"{part.name}: up to {units.size(max(part.levels_bytes, default=0))}"
+        drawn.append(
+            f'<polygon class="{part.css_class}" points="{" ".join([*upper, *reversed(lower)])}">'
+            f"<title>{escape(title)}</title></polygon>"
+        )
+        below = above
+    return "".join([*drawn, "</svg>"])
+
+
+def _memory_grid(left: int, top: float, y: Callable[[float], float]) -> list[str]:
+    """Lines and their sizes; `top` (bytes) is the end of the axis."""
+    unit, name = (2**30, "GiB") if top >= 2**30 else (2**20, "MiB")
+    parts = []
+    for tick in ticks(top / unit, 5):
+        level = y(tick * unit)
+        parts.append(
+            f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{level:.1f}" y2="{level:.1f}"/>'
+        )
+        parts.append(_text(left - 8, level + 4, f"{tick:g} {name}", "axis", "end"))
+    return parts
 
 
 def ticks(end: float, count: int = 8) -> list[float]:

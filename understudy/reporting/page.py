@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy.reporting import charts, units
+from understudy.reporting import charts, memory, units
 from understudy.reporting.labels import kernel_label, shortened
 from understudy.reporting.record import iterations_used, kernels
 from warehouse import schemas, store
@@ -54,13 +54,13 @@ def render(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
             _breakdown(report),
             _timeline(report, tables),
             _kernels(report, tables),
-            _memory(report, tables["memory_timeline"]),
+            _memory(report, tables),
         ]
     else:
         body = [
             _cards(_oom_cards(report)),
             _warnings(report),
-            _memory(report, tables["memory_timeline"]),
+            _memory(report, tables),
         ]
     title = f"{report['job']} on {report['device']}"
     style = Path(__file__).with_name("style.css").read_text()
@@ -297,27 +297,85 @@ def _kernels(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
     )
 
 
-def _memory(report: dict[str, Any], changes: pa.Table) -> str:
+def _memory(report: dict[str, Any], tables: dict[str, pa.Table]) -> str:
+    rank = memory.fullest_rank(report)
+    changes = tables["memory_timeline"].filter(pc.field("rank") == rank).sort_by("step")
     if changes.num_rows == 0:
         return ""
-    peaks = report["peak_memory_bytes"]
-    rank = (
-        max(range(len(peaks)), key=lambda r: peaks[r]) if report["fits"] else report["oom"]["rank"]
-    )
-    of_rank = changes.filter(pc.field("rank") == rank).sort_by("step")
-    if of_rank.num_rows == 0:
-        return ""
     plot = charts.memory(
-        of_rank["allocated_bytes"].to_pylist(),
-        of_rank["device_bytes"].to_pylist(),
-        of_rank["iteration"].to_pylist(),
+        changes["allocated_bytes"].to_pylist(),
+        changes["device_bytes"].to_pylist(),
+        changes["iteration"].to_pylist(),
         report["capacity_bytes"],
     )
     return (
         f"<section><h2>Memory of rank {rank}</h2>"
+        f"{_peak_memory(report, tables['ranks'])}{_memory_of_iteration(report, changes)}"
+        "<h3>Over the whole run</h3>"
         '<p class="note">After each change of the allocator, in program order: tensors (area) '
         "and device memory in use, with the allocator's reserve and the CUDA context (line).</p>"
         f"{plot}</section>"
+    )
+
+
+def _peak_memory(report: dict[str, Any], ranks: pa.Table) -> str:
+    """What memory holds at its peak: a bar of each rank, and the figures of the fullest."""
+    peak = report["peak_memory"]
+    if not peak or not peak["parts_bytes"]:
+        return ""
+    bars, used = [], set()
+    rows = ranks.sort_by("rank").to_pylist()
+    for row in rows[:BAR_RANKS]:
+        of_rank = dict(row["peak_parts_bytes"])
+        used |= set(of_rank)
+        parts = [
+            (f"m-{name}", of_rank[name], f"{word}: {units.size(of_rank[name])}")
+            for name, word in memory.WORDS.items()
+            if name in of_rank
+        ]
+        note = units.size(row["peak_device_bytes"])
+        bars.append(charts.Bar(f"rank {row['rank']}", parts, note))
+    total = sum(peak["parts_bytes"].values())
+    table_rows = [
+        [
+            f'<i class="m-{name}"></i>{escape(memory.WORDS[name])}',
+            units.size(size_bytes),
+            units.percent(size_bytes / total),
+            "guess" if name in peak["guessed_parts"] else "",
+        ]
+        for name, size_bytes in peak["parts_bytes"].items()
+    ]
+    guessed = units.size(peak["guessed_bytes"])
+    note = (
+        f"At the moment when rank {peak['rank']} uses most device memory, in iteration "
+        f"{peak['iteration']}: {units.size(total)}"
+        + (f", of which {guessed} are a guess." if peak["guessed_bytes"] else ".")
+    )
+    more = f'<p class="note">The first {BAR_RANKS} of {len(rows)} ranks.</p>'
+    legend = [(f"m-{name}", word) for name, word in memory.WORDS.items() if name in used]
+    return (
+        f'<h3>At its peak</h3><p class="note">{escape(note)} Activations are what is alive when '
+        "the backward pass begins; temporaries come and go within one pass.</p>"
+        f"{charts.bars(bars, left=90)}{_legend(legend)}"
+        f"{more if len(rows) > len(bars) else ''}"
+        f"{_table(['Part', 'Size', 'Share', ''], table_rows, 'tnnt', raw=True)}"
+    )
+
+
+def _memory_of_iteration(report: dict[str, Any], changes: pa.Table) -> str:
+    """The iteration in which memory is fullest, by part."""
+    peak = report["peak_memory"]
+    if not peak:
+        return ""
+    parts = memory.over_iteration(changes, peak["iteration"])
+    if not parts:
+        return ""
+    layers = [charts.Layer(f"m-{name}", memory.WORDS[name], level) for name, level in parts.items()]
+    return (
+        f"<h3>Over iteration {peak['iteration']}</h3>"
+        '<p class="note">What PyTorch\'s allocator holds after each of its changes, in program '
+        "order. Hover over an area for its name and its highest level.</p>"
+        f"{charts.layers(layers)}{_legend((layer.css_class, layer.name) for layer in layers)}"
     )
 
 

@@ -11,6 +11,7 @@ from understudy.jobs import JobSpec
 from understudy.reporting import units
 from understudy.reporting.accuracy import expected_accuracy
 from understudy.reporting.labels import kernel_label
+from understudy.reporting.memory import fullest_rank, peak_memory
 from warehouse import store
 
 #: Kernels listed in a report.
@@ -24,7 +25,8 @@ def report(device: Device, job: JobSpec) -> dict[str, Any]:
 
     Times are integer nanoseconds per iteration. `hfu` counts the operations as launched, `mfu`
     the job's `model_flops_per_iteration` (null where the job states none), both over the ranks'
-    dense peak. Of a job that does not fit, times and fractions are null and `oom` is there.
+    dense peak. `peak_memory` says what the fullest rank's memory holds at its peak. Of a job that
+    does not fit, times and fractions are null and `oom` is there.
 
     Raises UnderstudyError when the job was not simulated on the device.
     """
@@ -38,6 +40,7 @@ def report(device: Device, job: JobSpec) -> dict[str, Any]:
     )
     record["iteration_source"] = ranks["iteration_source"][0].as_py()
     record["iterations_seen"] = min(ranks["iterations_seen"].to_pylist())
+    record["peak_memory"] = peak_memory(device, ranks, fullest_rank(record))
     return record
 
 
@@ -65,6 +68,7 @@ def make_report(
         "ranks": runtime["ranks"],
         "peak_memory_bytes": runtime["peak_memory_bytes"],
         "capacity_bytes": runtime["capacity_bytes"],
+        "peak_memory": None,
         "hfu": None,
         "mfu": None,
         "flops_per_iteration": runtime["flops_per_iteration"],

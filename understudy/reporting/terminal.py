@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from understudy.reporting import units
+from understudy.reporting import memory, units
 from understudy.reporting.labels import shortened
 from understudy.reporting.record import iterations_used
 
@@ -24,7 +24,10 @@ def text(report: dict[str, Any]) -> str:
     """The report in at most WIDTH columns, without colours; ends without a line break."""
     sections = [_head(report)]
     if report["fits"]:
-        sections += [_breakdown(report), _ranks(report), _kernels(report), _basis(report)]
+        sections += [_breakdown(report), _ranks(report)]
+    sections.append(_peak_memory(report))
+    if report["fits"]:
+        sections += [_kernels(report), _basis(report)]
     sections += [_warnings(report), _foot(report)]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
@@ -82,6 +85,29 @@ def _memory(report: dict[str, Any]) -> str:
     fullest = max(range(len(peaks)), key=lambda rank: peaks[rank])
     where = f", rank {fullest} is fullest" if len(set(peaks)) > 1 else ""
     return f"{units.size(peaks[fullest])} of {capacity}{where}"
+
+
+def _peak_memory(report: dict[str, Any]) -> list[str]:
+    peak = report["peak_memory"]
+    if not peak or not peak["parts_bytes"]:
+        return []
+    parts = sorted(peak["parts_bytes"].items(), key=lambda part: -part[1])
+    total = sum(peak["parts_bytes"].values())
+    rows = [
+        (
+            memory.WORDS[name] + (" (guess)" if name in peak["guessed_parts"] else ""),
+            units.size(size_bytes),
+            units.percent(size_bytes / total),
+        )
+        for name, size_bytes in parts
+    ]
+    of_rank = f" of rank {peak['rank']}" if report["world_size"] > 1 else ""
+    lines = [f"Memory{of_rank} at its peak (iteration {peak['iteration']})"]
+    lines += _columns(rows, "lrr")
+    if peak["guessed_bytes"]:
+        share = units.percent(peak["guessed_bytes"] / total)
+        lines.append(f"  {units.size(peak['guessed_bytes'])} of it, {share}, are a guess")
+    return lines
 
 
 def _breakdown(report: dict[str, Any]) -> list[str]:
