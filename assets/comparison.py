@@ -15,7 +15,7 @@ from warehouse import store
     name="comparison",
     specs=tables.specs(
         "comparison",
-        deps=tables.keys("simulation"),
+        deps=[*tables.keys("merging"), *tables.keys("simulation")],
         code_version=stage.CODE_VERSION,
         kinds={"python"},
         # Only what was compared before is compared anew: most jobs were never measured.
@@ -24,10 +24,13 @@ from warehouse import store
     check_specs=tables.schema_checks("comparison"),
 )
 def comparison(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
-    """The predicted iteration time against the one that the user measured."""
+    """The prediction against what the user measured: an iteration's time, or a trace of it."""
     device, job = device_and_job_of(context)
     with store.partition_lock("comparison", device.id, job.job):
         measured = stage.load_measured(job.job, device.id)
-        runtimes = store.read_table("simulation", "simulated_runtimes", device.id, job.job)
-        store.write_tables("comparison", stage.compare(measured, runtimes), device.id, job.job)
+        compared = tables.read("simulation", device.id, job.job)
+        if measured.kernels:
+            compared |= tables.read("merging", device.id, job.job)
+        errors = stage.compare(measured, compared)
+        store.write_tables("comparison", errors, device.id, job.job)
         yield from tables.results("comparison", device.id, job.job)

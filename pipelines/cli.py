@@ -6,24 +6,28 @@ Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the job does not fit into
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.command import (
+    as_json_option,
+    milliseconds,
+    predicted_devices,
+    print_json,
+    quiet_instance,
+)
+from pipelines.measured import compare, simulate
 from understudy.errors import UnderstudyError, UsageError
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
-
     from understudy.jobs import JobSpec
 
 _DOES_NOT_FIT = 3
@@ -32,7 +36,6 @@ _FAILED = 1
 #: A disk with less free space is full; what fails then fails for that reason.
 _FULL_BYTES = 256 * 1024
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _device = click.option("--device", metavar="DEVICE", help="Only this device (id or alias).")
 
 
@@ -167,7 +170,7 @@ def cli() -> None:
     metavar="PATH",
     help="Write the report as one HTML page.",
 )
-@_as_json
+@as_json_option
 def predict(
     what: tuple[str, ...],
     devices: tuple[str, ...],
@@ -219,7 +222,7 @@ def _predict(spec: JobSpec, devices: Sequence[str], remeasure_host: bool) -> lis
     from pipelines import display
 
     reports = []
-    with display.progress(f"{spec.job}  starting") as listener, _quiet_instance() as instance:
+    with display.progress(f"{spec.job}  starting") as listener, quiet_instance() as instance:
         from pipelines import running
 
         for device in devices:
@@ -230,18 +233,6 @@ def _predict(spec: JobSpec, devices: Sequence[str], remeasure_host: bool) -> lis
             )
             reports.append(_report(spec, device))
     return reports
-
-
-@contextmanager
-def _quiet_instance() -> Iterator[DagsterInstance]:
-    """Dagster's instance; its warnings about its own previews are not for users."""
-    import warnings
-
-    warnings.filterwarnings("ignore", module=r"dagster\b.*")
-    from pipelines.instance import open_instance
-
-    with open_instance() as instance:
-        yield instance
 
 
 def _report(spec: JobSpec, device: str) -> dict[str, Any]:
@@ -256,7 +247,7 @@ def _print_reports(reports: Sequence[dict[str, Any]], as_json: bool) -> None:
     from understudy import reporting
 
     if as_json:
-        _print_json(reports[0] if len(reports) == 1 else list(reports))
+        print_json(reports[0] if len(reports) == 1 else list(reports))
     elif len(reports) == 1:
         click.echo(reporting.text(reports[0]))
     else:
@@ -269,9 +260,9 @@ def _comparison_row(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "device": report["device"],
         "fits": report["fits"],
-        "iteration ms": _milliseconds(report["iteration_time_ns"]),
-        "low ms": _milliseconds(report["low_ns"]),
-        "high ms": _milliseconds(report["high_ns"]),
+        "iteration ms": milliseconds(report["iteration_time_ns"]),
+        "low ms": milliseconds(report["low_ns"]),
+        "high ms": milliseconds(report["high_ns"]),
         "tokens/s": throughput.get("tokens_per_second"),
         "USD/1e9 tokens": cost.get("per_billion_tokens"),
         "peak GiB": round(max(report["peak_memory_bytes"], default=0) / 2**30, 2),
@@ -279,21 +270,11 @@ def _comparison_row(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _milliseconds(time_ns: int | None) -> float | None:
-    return None if time_ns is None else round(time_ns / 1e6, 3)
-
-
-def _print_json(value: Any) -> None:
-    # The catalog's mappings are read-only views, which json does not know.
-    text = json.dumps(value, indent=2, default=dict, allow_nan=False)
-    click.echo(text)
-
-
 # --- what is known ---------------------------------------------------------------------------
 
 
 @cli.command()
-@_as_json
+@as_json_option
 def devices(as_json: bool) -> None:
     """Lists the GPUs of the catalog, and of which operations there are measurements: the others,
     and all of a device without any, are predicted by law.
@@ -308,7 +289,7 @@ def devices(as_json: bool) -> None:
             {"architecture": vars(entry.architecture), "measured": measured_families(entry)}
             for entry in entries
         ]
-        _print_json([vars(entry) | more for entry, more in zip(entries, derived, strict=True)])
+        print_json([vars(entry) | more for entry, more in zip(entries, derived, strict=True)])
         return
     names = (
         *("device", "memory GiB", "compute", "TB/s", "16-bit TFLOP/s", "interconnect", "USD/h"),
@@ -331,19 +312,19 @@ def devices(as_json: bool) -> None:
 
 
 @cli.command()
-@_as_json
+@as_json_option
 def jobs(as_json: bool) -> None:
     """Lists the jobs and what was predicted for them."""
     from pipelines import display, warehouse_queries
 
     rows = warehouse_queries.job_overview()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     elif not rows:
         click.echo("no jobs yet: predict one with `understudy predict`")
     else:
         shown = [
-            (row["job"], row["device"], row["fits"], _milliseconds(row["iteration_time_ns"]))
+            (row["job"], row["device"], row["fits"], milliseconds(row["iteration_time_ns"]))
             for row in rows
         ]
         click.echo(display.table(("job", "device", "fits", "iteration ms"), shown))
@@ -352,28 +333,15 @@ def jobs(as_json: bool) -> None:
 @cli.command()
 @click.argument("job")
 @_device
-@_as_json
+@as_json_option
 def show(job: str, device: str | None, as_json: bool) -> int:
     """Shows the prediction of JOB once more. Exits with 3 when the job fits on no device."""
     from understudy import jobs
 
     spec = jobs.load(job)
-    reports = [_report(spec, found) for found in _predicted_devices(job, device)]
+    reports = [_report(spec, found) for found in predicted_devices(job, device)]
     _print_reports(reports, as_json)
     return 0 if any(report["fits"] for report in reports) else _DOES_NOT_FIT
-
-
-def _predicted_devices(job: str, device: str | None) -> list[str]:
-    """Ids of the devices that `job` was predicted on, or `device` alone; raises UsageError."""
-    from understudy import catalog
-    from warehouse import store
-
-    found = [d for d, j in store.list_partitions("simulation") if j == job]
-    wanted = found if device is None else [catalog.device(device).id]
-    if not wanted or not set(wanted) <= set(found):
-        where = f" on {wanted[0]}" if wanted else ""
-        raise UsageError(f"job {job} was not predicted{where}; run `understudy predict` first")
-    return wanted
 
 
 @cli.command()
@@ -388,7 +356,7 @@ def rm(job: str, device: str | None) -> None:
 
 @cli.command()
 @click.argument("query")
-@_as_json
+@as_json_option
 def sql(query: str, as_json: bool) -> None:
     """Answers a DuckDB QUERY over the tables of the warehouse, for example
 
@@ -398,35 +366,13 @@ def sql(query: str, as_json: bool) -> None:
 
     names, rows = warehouse_queries.answer(query)
     if as_json:
-        _print_json([dict(zip(names, row, strict=True)) for row in rows])
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
         click.echo(display.table(names, rows))
 
 
-@cli.command()
-@click.argument("job")
-@click.option("--device", required=True, metavar="DEVICE", help="Device it was measured on.")
-@click.option(
-    "--measured-ms", type=float, required=True, help="Measured time of one iteration in ms."
-)
-@_as_json
-def compare(job: str, device: str, measured_ms: float, as_json: bool) -> None:
-    """Records a measured iteration time and compares the prediction of JOB with it."""
-    from pipelines import display
-    from understudy import comparison
-    from warehouse import store
-
-    (found,) = _predicted_devices(job, device)
-    comparison.save_measured(job, found, round(measured_ms * 1e6))
-    with display.progress(f"{job} on {found}") as listener, _quiet_instance() as instance:
-        from pipelines import running
-
-        running.compare(instance, job, found, listener=listener)
-    rows = store.read_table("comparison", "runtime_errors", found, job).to_pylist()
-    if as_json:
-        _print_json([{"job": job, "device": found, **row} for row in rows])
-    else:
-        click.echo(display.table(tuple(rows[0]), [tuple(row.values()) for row in rows]))
+cli.add_command(compare)
+cli.add_command(simulate)
 
 
 # --- the house -------------------------------------------------------------------------------
@@ -442,7 +388,7 @@ def ui(port: int) -> None:
 
 
 @cli.command()
-@_as_json
+@as_json_option
 def doctor(as_json: bool) -> int:
     """Says what this machine lacks and how to get it. Exits with 1 when something needed lacks."""
     from dataclasses import asdict
@@ -451,7 +397,7 @@ def doctor(as_json: bool) -> int:
 
     found = findings()
     if as_json:
-        _print_json([asdict(finding) for finding in found])
+        print_json([asdict(finding) for finding in found])
     else:
         click.echo("\n".join(finding.line() for finding in found))
     return _FAILED if any(f.state == "missing" for f in found) else 0

@@ -394,15 +394,19 @@ SIMULATED_RUNTIMES = Table(
 
 RUNTIME_ERRORS = Table(
     "runtime_errors",
-    "Predicted against measured time.",
+    "Predicted against measured time: of the iteration, and of each operation where a trace was "
+    "measured.",
     "device_job",
     ("comparison",),
     (
-        Column("scope", _STRING, "kernel, collective or step"),
-        Column("key", _STRING, "what was compared"),
-        Column("measured_ns", _INT64, "measured duration"),
-        Column("simulated_ns", _INT64, "predicted duration"),
-        Column("error", _FLOAT, "simulated / measured - 1"),
+        Column("scope", _STRING, "step, kernel or collective"),
+        Column("key", _STRING, "what was compared: iteration, or the name of the operation"),
+        Column("rank", _INT32, "global rank; null: all", nullable=True),
+        Column("op", _INT32, "op of the rank's program; null: none is it", nullable=True),
+        Column("family", _STRING, "kernel family; empty for a step", nullable=False),
+        Column("measured_ns", _INT64, "measured duration; null: not in the trace", nullable=True),
+        Column("simulated_ns", _INT64, "predicted duration; null: not predicted", nullable=True),
+        Column("error", _FLOAT, "simulated / measured - 1; null: not both", nullable=True),
     ),
 )
 

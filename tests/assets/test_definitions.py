@@ -18,7 +18,7 @@ GRAPH = defs.resolve_asset_graph()
 
 #: Every asset and the stages right above it. A change of the graph shows here.
 SNAPSHOT = {
-    "comparison/runtime_errors": {"simulation"},
+    "comparison/runtime_errors": {"merging", "simulation"},
     "emulation/collective_parts": set(),
     "emulation/communicators": set(),
     "emulation/events": set(),

@@ -26,6 +26,7 @@ class Work:
     communicator: str = ""  #: name of the process group; empty: not known
     members: tuple[int, ...] = ()  #: global ranks of the process group; empty: not known
     size_bytes: int | None = None
+    grid: tuple[int, ...] | None = None
 
     @property
     def is_collective(self) -> bool:
