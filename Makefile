@@ -14,7 +14,8 @@ export UNDERSTUDY_HOME := $(abspath $(or $(UNDERSTUDY_HOME),var))
 export DAGSTER_HOME := $(UNDERSTUDY_HOME)/dagster
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup build demo test test-asan test-torch-versions scripts-table lint format ui bench lock clean
+.PHONY: help setup build demo test test-asan test-torch-versions scripts-table fidelity lint format ui bench \
+	lock clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +78,9 @@ ui: setup ## opens the Dagster web page (Ctrl-C ends it)
 bench: setup ## what interception and replay cost on this machine
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/replay.py
+
+fidelity: setup ## replays public traces of real runs and prints how far off each is
+	$(BIN)/python -m benchmarks.fidelity
 
 lock: setup ## resolves the dependencies anew into requirements.lock
 	$(BIN)/python .ci/lock.py
