@@ -56,6 +56,9 @@ class Assembly:
             )
             for table in TABLES
         }
+        finished["device_events"] = _with_sizes_of_calls(
+            finished["device_events"], finished["host_calls"]
+        )
         return KinetoTrace(
             path=self.reader.path,
             header=header,
@@ -159,6 +162,27 @@ def _sorted(description: TraceTable, table: pa.Table) -> pa.Table:
     keys = [name for name in reversed(_IDENTITY[description.name]) if name != "start_ns"]
     columns = [_numbers(table, name) for name in keys] + [_numbers(table, "start_ns")]
     return table.take(pa.array(np.lexsort(columns)))
+
+
+def _with_sizes_of_calls(events: pa.Table, calls: pa.Table) -> pa.Table:
+    """Fills sizes that ROCm's profiler gives only with the call: bytes of copies, shared memory."""
+    for name in ("size_bytes", "shared_memory_bytes"):
+        sizes = _numbers(calls, name)
+        known = (sizes >= 0) & (_numbers(calls, "correlation") >= 0)
+        if not known.any():
+            continue
+        correlations, first = np.unique(_numbers(calls, "correlation")[known], return_index=True)
+        sizes = sizes[known][first]
+        wanted = _numbers(events, "correlation")
+        at = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
+        launched = np.where(correlations[at] == wanted, sizes[at], -1)
+        own = _numbers(events, name)
+        filled = np.where(own >= 0, own, launched)
+        column = pa.array(filled, pa.int64(), mask=filled < 0)
+        events = events.set_column(
+            events.column_names.index(name), events.schema.field(name), column
+        )
+    return events
 
 
 def _finished(description: TraceTable, table: pa.Table, base_ns: int, rank: int | None) -> pa.Table:

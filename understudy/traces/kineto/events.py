@@ -27,8 +27,8 @@ Row = tuple[Any, ...]
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 #: CUPTI's "no stream", "no event": all bits set, as a signed or as an unsigned number.
 _INVALID = frozenset({-1, 2**32 - 1, 2**64 - 1})
-#: A row lasts at most this long (a year): a longer duration is an end time or garbage.
-LONGEST_NS = 365 * 86_400 * 10**9
+#: A row lasts at most a day: CUPTI is known to report durations of years.
+LONGEST_NS = 86_400 * 10**9
 
 
 class CollectiveArguments(Struct):
@@ -192,10 +192,13 @@ class Rows:
         for index, event in enumerate(block.events):
             category = event.cat
             handler = handlers.get(category) if category else None
-            if handler is None:
+            if handler is not None:
+                reason = self._read(event, handler)
+            elif category or event.ph != "X":
                 self.ignored[event.ph, category or ""] += 1
                 continue
-            reason = self._read(event, handler)
+            else:
+                reason = "event without a category"
             if reason:
                 position = block.offset_of(index) if self._findings.wants_position(reason) else -1
                 self._findings.drop(position, reason)
@@ -222,7 +225,7 @@ class Rows:
         if duration_ns < 0:
             return f"{event.cat} event with a negative duration"
         if duration_ns > LONGEST_NS:
-            return f"{event.cat} event longer than a year"
+            return f"{event.cat} event longer than a day"
         handler(event, start_ns, duration_ns)
         return None
 
