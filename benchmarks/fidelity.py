@@ -19,7 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from understudy.comparison.replay import Fidelity, measured_run, read_traces, replay
+from understudy.comparison.replay import (
+    Fidelity,
+    add_execution_traces,
+    measured_run,
+    read_traces,
+    replay,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -32,10 +38,16 @@ class Case:
     path: str  #: a trace, or an archive with a folder of traces
     limit: float = 0.03
     exception: str = ""  #: why the limit does not hold; empty: it does
+    executed: str = ""  #: archive of the execution traces of the ranks
 
 
 CASES = (
-    Case("DLRM, 8 x V100", "param/dlrm_kineto.tar.gz", 0.02),
+    Case(
+        "DLRM, 8 x V100",
+        "param/dlrm_kineto.tar.gz",
+        0.02,
+        executed="param/dlrm_pytorch_et.tar.gz",
+    ),
     Case(
         "ResNet-50, V100, no loader processes",
         "kineto_tb/resnet50_num_workers_0/worker0.1623143089861.pt.trace.json.gz",
@@ -71,7 +83,12 @@ CASES = (
 def run(case: Case, traces: Path) -> Fidelity:
     """Replays one case of those in the folder `traces`."""
     with _unpacked(traces / case.path) as path:
-        return replay(measured_run(read_traces(path)))
+        run = measured_run(read_traces(path))
+    if case.executed:
+        with _unpacked(traces / case.executed) as path:
+            warnings = add_execution_traces(run, path)
+            assert not warnings, warnings
+    return replay(run)
 
 
 @contextmanager

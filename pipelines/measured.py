@@ -34,8 +34,15 @@ _STRAGGLERS = 3
     metavar="PATH",
     help="A trace of torch.profiler (.json, .json.gz), or a folder with one per rank.",
 )
+@click.option(
+    "--execution-traces",
+    "executed",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="PyTorch execution traces of the ranks: names and sizes of collectives.",
+)
 @as_json_option
-def simulate(folder: Path, as_json: bool) -> None:
+def simulate(folder: Path, executed: Path | None, as_json: bool) -> None:
     """Replays a measured run with its measured kernel durations, step by step.
 
     What is put to the test is everything but the durations: streams, events, collectives, launch
@@ -50,10 +57,12 @@ def simulate(folder: Path, as_json: bool) -> None:
         traces = replay.read_traces(folder)
         if listener is not None:
             listener.title = f"{folder}  replaying"
-        fidelity = replay.replay(replay.measured_run(traces))
+        run = replay.measured_run(traces)
+        warnings = [] if executed is None else replay.add_execution_traces(run, executed)
+        fidelity = replay.replay(run)
     dropped = [problem for problem in traces.problems if isinstance(problem, kineto.Dropped)]
     notes = [str(problem) for problem in traces.problems if isinstance(problem, kineto.Note)]
-    found = _as_dict(fidelity, dropped, [*notes, *fidelity.warnings])
+    found = _as_dict(fidelity, dropped, [*notes, *warnings, *fidelity.warnings])
     if as_json:
         print_json(found)
     else:

@@ -30,6 +30,13 @@ def test_every_rank_and_collective_of_a_whole_job(shared_data: Path) -> None:
     assert found.step_error_max <= 0.02
     assert len(found.collectives) == 8 * 8
     assert max(abs(collective.error) for collective in found.collectives) <= 0.02
+    of_first = [(c.collective, c.size_bytes) for c in found.collectives if c.rank == 0]
+    assert of_first[4:] == [
+        ("all_reduce", 4 * 394_241),
+        ("all_to_all", 4 * 6_144),
+        ("all_reduce", 4 * 112),
+        ("all_reduce", 4 * 226_960),
+    ]
 
 
 def test_exceptions_are_few() -> None:

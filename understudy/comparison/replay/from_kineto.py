@@ -27,7 +27,7 @@ from understudy.traces.kineto import (
 _KINDS: Mapping[str, WorkKind] = {"kernel": "kernel", "memcpy": "copy", "memset": "memset"}
 _PREFIXES = ("cuda", "hip", "cu")
 #: Spellings of PyTorch's `record_param_comms` (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
-_COLLECTIVES = {
+COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
     "allgather": "all_gather",
@@ -161,7 +161,7 @@ def _describe(
     work: Work, row: Mapping[str, Any], process_groups: Mapping[str, tuple[int, ...]]
 ) -> None:
     name: str = row["collective"] or ""
-    work.collective = _COLLECTIVES.get(name, name)
+    work.collective = COLLECTIVES.get(name, name)
     work.communicator = row["group_name"] or ""
     work.members = process_groups.get(work.communicator, ()) or _ranks(row["group_ranks"])
     elements = max(row["in_elements"] or 0, row["out_elements"] or 0)
