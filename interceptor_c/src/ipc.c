@@ -93,22 +93,34 @@ static void add_value(void *context, uint64_t start, const void *data, size_t by
     snapshot->used = needed;
 }
 
+/* A file that holds the snapshot; -1 without one. */
+static int file_of(const struct snapshot *snapshot) {
+    int file = memfd_create("understudy-values", MFD_CLOEXEC);
+    if (file >= 0 &&
+        pwrite(file, snapshot->bytes, snapshot->used, 0) != (ssize_t)snapshot->used) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
 /* The caller holds the lock. Returns the descriptor; -1: values stay unknown. */
 static int write_values(void) {
-    if (values_pid != getpid()) {
-        values_file = memfd_create("understudy-values", MFD_CLOEXEC);
-        values_pid = getpid();
-    }
-    if (values_file < 0)
-        return -1;
     struct snapshot snapshot = {0};
     for (size_t i = 0; i < shared_count; i++)
         us_values_each((void *)(uintptr_t)shared[i].start, shared[i].bytes, &snapshot, add_value);
-    /* One write: readers see the old values or the new ones. */
-    if (ftruncate(values_file, 0) ||
-        pwrite(values_file, snapshot.bytes, snapshot.used, 0) != (ssize_t)snapshot.used)
-        values_file = -1;
+    int file = file_of(&snapshot);
     free(snapshot.bytes);
+    if (file < 0)
+        return -1;
+    if (values_pid != getpid() || values_file < 0) {
+        values_pid = getpid();
+        values_file = file;
+        return file;
+    }
+    /* A whole new file under the old number: readers open either the old values or the new ones. */
+    dup3(file, values_file, O_CLOEXEC);
+    close(file);
     return values_file;
 }
 

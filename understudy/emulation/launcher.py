@@ -50,6 +50,8 @@ MAX_DEVICES_PER_NODE = 16
 _POLL_S = 0.05
 #: After so long without an iteration of any rank the log says which ranks are where.
 _QUIET_S = 60.0
+#: A rank that failed may wait for children that wait for it; the job is ended after so long.
+_FAILED_S = 10.0
 _SUPERVISOR = Path(__file__).resolve().parent / "supervisor.py"
 _EXIT_CODE = re.compile(r"exitcode\s*:\s*(-?\d+)")
 _FAILED_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank")
@@ -162,7 +164,8 @@ def _emulate(
             marker=job.marker,
         )
     except UnderstudyError as error:
-        raise UnderstudyError(f"{job.program_name}: {error}") from error
+        lines = [f"{job.program_name}: {error}", *_other_processes(traces_dir)]
+        raise UnderstudyError("\n".join(lines)) from error
     report("reading the traces", job.world_size, job.world_size)
     return Emulation(
         collected.tables,
@@ -183,7 +186,7 @@ def _other_processes(traces_dir: Path) -> list[str]:
         children[rank] = children.get(rank, 0) + 1
     return [
         f"rank {rank} started {count} other process{'es' * (count > 1)} that used a GPU: they are "
-        "not in the prediction"
+        "not in the prediction, which is of the processes that torchrun starts (--nproc-per-node)"
         for rank, count in sorted(children.items())
     ]
 
@@ -285,11 +288,17 @@ def _watch(
     total = (job.warmup + job.iterations) * job.world_size
     seen: list[int] = []
     since = time.monotonic()
+    failed_since = math.inf
     while True:
         try:
             return supervisor.wait(_POLL_S)
         except subprocess.TimeoutExpired:
             marks = _marks(control_dir, job.world_size)
+        if any(control_dir.glob("error-*.json")):
+            failed_since = min(failed_since, time.monotonic())
+        if time.monotonic() - failed_since > _FAILED_S:
+            log.write(f"understudy: a rank failed and did not end within {_FAILED_S:.0f} s\n")
+            return 1
         if marks != seen:
             seen, since = marks, time.monotonic()
             report("running the ranks: iterations", sum(marks), total)

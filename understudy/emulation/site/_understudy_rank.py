@@ -98,6 +98,9 @@ class _Rank:
         self.mark = self.library.understudy_mark
         self.memory = _memory.Memory(self.library)
         self.progress = os.open(self.path(f"progress-{self.rank}"), os.O_CREAT | os.O_RDWR, 0o644)
+        # Locked until this process ends, however it does; its children do not inherit the lock.
+        self.alive = os.open(self.path(f"alive-{self.rank}"), os.O_CREAT | os.O_RDWR, 0o644)
+        fcntl.lockf(self.alive, fcntl.LOCK_EX)
         self.slot = None
         self.module_hook = None
         self.callback = ctypes.CFUNCTYPE(None)(self.marker_ended)
@@ -212,9 +215,23 @@ class _Rank:
         if any(name.startswith("error-") for name in names):
             return True
         return all(
-            f"done-{rank}" in names or f"oom-{rank}.json" in names
+            f"done-{rank}" in names or f"oom-{rank}.json" in names or self.is_gone(rank)
             for rank in range(self.world_size)
         )
+
+    def is_gone(self, rank):
+        """Whether another rank's process has ended without a word, as by os._exit."""
+        try:
+            alive = os.open(self.path(f"alive-{rank}"), os.O_RDONLY)
+        except FileNotFoundError:
+            return False  # not started yet
+        try:
+            fcntl.lockf(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        finally:
+            os.close(alive)
+        return True
 
     def end(self, stall_s=None):
         """Ends the rank as if its script had returned, once all ranks have come so far."""

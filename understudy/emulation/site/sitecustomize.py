@@ -10,7 +10,7 @@ The environment, set by understudy/emulation/launcher.py:
     UNDERSTUDY_TRACES      folder of the traces
     UNDERSTUDY_CONTROL     folder through which ranks and launcher tell each other how far they are:
                            progress-<rank> (8 bytes: marks), done-<rank>, oom-<rank>.json,
-                           error-<rank>.json, slot-<i> (locks)
+                           error-<rank>.json, slot-<i> and alive-<rank> (locks)
     UNDERSTUDY_WARMUP, UNDERSTUDY_ITERATIONS, UNDERSTUDY_SLOTS
     UNDERSTUDY_RANK_PID    set here: the process that is traced; its children are not
 """
