@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from understudy.traces.kineto.file_reader import Batch, FileReader
-from understudy.traces.kineto.records import KinetoTrace
+from understudy.traces.kineto.records import POSITIONS_KEPT, KinetoTrace
 from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
 
 Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 #: Events this far from the middle of a trace have lost their time: a start of 0, a wrapped counter.
 FARTHEST_NS = 86_400 * 10**9
@@ -40,7 +42,8 @@ class Assembly:
     def trace(self) -> KinetoTrace:
         """The tables, counted from the first event that is kept."""
         header = self.reader.header()
-        tables = {table.name: self._clocked(table) for table in TABLES}
+        self._drop_other_ranks(header.rank)
+        tables = {table.name: self._clocked(table, header.rank) for table in TABLES}
         tables = self._without_strays(tables)
         base_ns = min(
             (int(_numbers(table, "start_ns").min()) for table in tables.values() if len(table)),
@@ -56,7 +59,7 @@ class Assembly:
             )
             for table in TABLES
         }
-        finished["device_events"] = _with_sizes_of_calls(
+        finished["device_events"] = _described_by_calls(
             finished["device_events"], finished["host_calls"]
         )
         return KinetoTrace(
@@ -68,16 +71,31 @@ class Assembly:
             **finished,
         )
 
-    def _clocked(self, table: TraceTable) -> pa.Table:
+    def _clocked(self, table: TraceTable, rank: int | None) -> pa.Table:
         """The rows of a table with absolute times."""
         parts = [
             _shifted(batch.columns, self.reader.base_ns(batch.array))
             for batch in self.batches
-            if batch.table is table
+            if batch.table is table and not self._of_other_rank(batch, rank)
         ]
         if parts:
             return pa.Table.from_batches(parts).combine_chunks()
         return pa.table({c.name: pa.array([], _plain(c.type)) for c in table.columns[1:]})
+
+    def _of_other_rank(self, batch: Batch, rank: int | None) -> bool:
+        own = self.reader.rank_of(batch.array)
+        return own is not None and own != rank
+
+    def _drop_other_ranks(self, rank: int | None) -> None:
+        """Reports what a file holds of a second rank: two processes wrote to one name."""
+        for batch in self.batches:
+            if self._of_other_rank(batch, rank):
+                self.reader.findings.drop_many(
+                    len(batch.columns),
+                    f"{batch.table.name}: of rank {self.reader.rank_of(batch.array)} in a file of"
+                    f" rank {rank}",
+                    [self.reader.first_offset(batch.array)],
+                )
 
     def _without_strays(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         """Leaves out events that lost their time."""
@@ -88,11 +106,8 @@ class Assembly:
         kept = {}
         for name, table in tables.items():
             near = np.abs(_numbers(table, "start_ns") - middle) <= FARTHEST_NS
-            far = len(near) - int(near.sum())
-            if far:
-                self.reader.findings.drop_many(
-                    far, f"{name}: more than a day from the rest of the trace"
-                )
+            if not near.all():
+                self._drop(table, ~near, f"{name}: more than a day from the rest of the trace")
                 table = table.filter(pa.array(near))
             kept[name] = table
         return kept
@@ -106,13 +121,21 @@ class Assembly:
         for name in identity:
             column = _numbers(table, name)
             same &= column[1:] == column[:-1]
-        present = _numbers(table, required)[1:]
-        same &= present > 0
-        repeated = int(same.sum())
-        if not repeated:
+        same &= _numbers(table, required)[1:] > 0
+        if not same.any():
             return table
-        self.reader.findings.drop_many(repeated, f"{description.name}: repeats another event")
-        return table.filter(pa.array(np.concatenate([[True], ~same])))
+        repeats = np.concatenate([[False], same])
+        self._drop(table, repeats, f"{description.name}: repeats another event", repeats=True)
+        return table.filter(pa.array(~repeats))
+
+    def _drop(
+        self, table: pa.Table, dropped: Booleans, reason: str, *, repeats: bool = False
+    ) -> None:
+        """Reports rows that are left out; reads the file again for their positions."""
+        times = np.stack([_numbers(table, "start_ns"), _numbers(table, "duration_ns")])
+        few = times[:, np.flatnonzero(dropped)[:POSITIONS_KEPT]].T.tolist()
+        offsets = self.reader.offsets({(start, duration) for start, duration in few}, repeats)
+        self.reader.findings.drop_many(int(dropped.sum()), reason, offsets)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -146,10 +169,12 @@ def _named(table: pa.Table, description: TraceTable, texts: pa.Array) -> pa.Tabl
             continue
         codes = table.column(column.name).combine_chunks()
         null = codes.is_null().to_numpy(zero_copy_only=False)
-        ordered = np.where(null, 0, order[codes.fill_null(0).to_numpy()]) if len(texts) else []
-        used, compact = np.unique(ordered, return_inverse=True)
+        known = order[codes.filter(codes.is_valid()).to_numpy()]
+        used, ranked = np.unique(known, return_inverse=True)
+        compact = np.zeros(len(codes), dtype=np.int32)
+        compact[~null] = ranked
         array = pa.DictionaryArray.from_arrays(
-            pa.array(compact.astype(np.int32), mask=null), alphabetical.take(pa.array(used))
+            pa.array(compact, mask=null), alphabetical.take(pa.array(used))
         )
         table = table.set_column(table.column_names.index(column.name), column.name, array)
     return table
@@ -164,24 +189,25 @@ def _sorted(description: TraceTable, table: pa.Table) -> pa.Table:
     return table.take(pa.array(np.lexsort(columns)))
 
 
-def _with_sizes_of_calls(events: pa.Table, calls: pa.Table) -> pa.Table:
-    """Fills sizes that ROCm's profiler gives only with the call: bytes of copies, shared memory."""
-    for name in ("size_bytes", "shared_memory_bytes"):
-        sizes = _numbers(calls, name)
-        known = (sizes >= 0) & (_numbers(calls, "correlation") >= 0)
-        if not known.any():
-            continue
-        correlations, first = np.unique(_numbers(calls, "correlation")[known], return_index=True)
-        sizes = sizes[known][first]
-        wanted = _numbers(events, "correlation")
-        at = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
-        launched = np.where(correlations[at] == wanted, sizes[at], -1)
-        own = _numbers(events, name)
-        filled = np.where(own >= 0, own, launched)
-        column = pa.array(filled, pa.int64(), mask=filled < 0)
-        events = events.set_column(
-            events.column_names.index(name), events.schema.field(name), column
-        )
+def _described_by_calls(events: pa.Table, calls: pa.Table) -> pa.Table:
+    """Fills what ROCm's profiler may say only of the call: bytes of copies, geometry of kernels."""
+    columns = ("size_bytes", "shared_memory_bytes", "grid", "block")
+    of_calls = _numbers(calls, "correlation")
+    described = np.zeros(len(calls), dtype=bool)
+    for name in columns:
+        described |= calls.column(name).is_valid().to_numpy()
+    chosen = np.flatnonzero(described & (of_calls >= 0))
+    if not len(chosen) or not len(events):
+        return events
+    correlations, first = np.unique(of_calls[chosen], return_index=True)
+    wanted = _numbers(events, "correlation")
+    at = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
+    launches = pa.array(chosen[first][at], mask=correlations[at] != wanted)
+    for name in columns:
+        own, given = (t.column(name).combine_chunks() for t in (events, calls.take(launches)))
+        filled = pc.call_function("coalesce", [own, given])
+        index = events.column_names.index(name)
+        events = events.set_column(index, events.schema.field(name), filled)
     return events
 
 

@@ -22,6 +22,7 @@ from understudy.traces.kineto.times import LATEST_NS, nanoseconds
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Triple = tuple[Int32, Int32, Int32]
 Row = tuple[Any, ...]
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
@@ -58,8 +59,8 @@ class DeviceArguments(CollectiveArguments):
     correlation: Int64 | None = None
     external_id: Int64 | None = field(default=None, name="External id")
     old_external_id: Int64 | None = field(default=None, name="external id")
-    grid: tuple[Int32, Int32, Int32] | None = None
-    block: tuple[Int32, Int32, Int32] | None = None
+    grid: Triple | None = None
+    block: Triple | None = None
     shared_memory_bytes: Int64 | None = field(default=None, name="shared memory")
     registers: Int32 | None = field(default=None, name="registers per thread")
     size_bytes: Int64 | None = field(default=None, name="bytes")
@@ -67,7 +68,11 @@ class DeviceArguments(CollectiveArguments):
 
 
 class CallArguments(Struct):
-    """Arguments of runtime and driver calls. HIP calls of old traces give sizes as text."""
+    """Arguments of runtime and driver calls. HIP calls of old traces give sizes as text.
+
+    HIP calls describe the kernel that they launch; where the kernel does not, this is the only
+    place.
+    """
 
     correlation: Int64 | None = None
     external_id: Int64 | None = field(default=None, name="External id")
@@ -75,6 +80,8 @@ class CallArguments(Struct):
     size_bytes: Int64 | None = field(default=None, name="bytes")
     old_size_bytes: str | None = field(default=None, name="size")
     shared_memory_bytes: Int64 | None = field(default=None, name="shared memory")
+    grid: Triple | None = None
+    block: Triple | None = None
 
 
 class SyncArguments(Struct):
@@ -147,6 +154,37 @@ def _coerced(value: bytes, decode: Callable[[bytes], Any]) -> Any:
     return None
 
 
+class Clock:
+    """Reads the times of events."""
+
+    def __init__(self) -> None:
+        #: Events whose times were not in microseconds: some tools write nanoseconds.
+        self.in_nanoseconds = 0
+
+    def times_ns(self, event: Event) -> tuple[int, int]:
+        """Start by the clock of the file and duration; ValueError says what is wrong with them."""
+        if not event.ts:
+            raise ValueError("without a time stamp")
+        if not event.dur:
+            raise ValueError("without a duration")
+        try:
+            start_ns = nanoseconds(bytes(event.ts))
+            duration_ns = nanoseconds(bytes(event.dur))
+        except ValueError:
+            raise ValueError("whose time is not a number") from None
+        if start_ns > LATEST_NS:
+            self.in_nanoseconds += 1
+            start_ns //= 1000
+            duration_ns //= 1000
+        if abs(start_ns) > LATEST_NS:
+            raise ValueError("whose time stamp is out of range")
+        if duration_ns < 0:
+            raise ValueError("with a negative duration")
+        if duration_ns > LONGEST_NS:
+            raise ValueError("longer than a day")
+        return start_ns, duration_ns
+
+
 class Rows:
     """Turns blocks of events into rows, table by table."""
 
@@ -160,6 +198,7 @@ class Rows:
         self.host_ops: list[Row] = []
         self.collective_calls: list[Row] = []
         self.texts = Texts()
+        self.clock = Clock()
         self.ignored: Counter[tuple[str, str]] = Counter()
         #: Ranks that default process groups name, with how often.
         self.ranks: Counter[int] = Counter()
@@ -207,25 +246,10 @@ class Rows:
         """Adds one row; returns why not."""
         if event.ph != "X":
             return f"{event.cat} event of phase {event.ph!r}, not 'X'"
-        if not event.ts:
-            return f"{event.cat} event without a time stamp"
-        if not event.dur:
-            return f"{event.cat} event without a duration"
         try:
-            start_ns = nanoseconds(bytes(event.ts))
-            duration_ns = nanoseconds(bytes(event.dur))
-        except ValueError:
-            return f"{event.cat} event whose time is not a number"
-        if start_ns > LATEST_NS:
-            self._findings.note("times are in nanoseconds, not microseconds (events)")
-            start_ns //= 1000
-            duration_ns //= 1000
-        if abs(start_ns) > LATEST_NS:
-            return f"{event.cat} event whose time stamp is out of range"
-        if duration_ns < 0:
-            return f"{event.cat} event with a negative duration"
-        if duration_ns > LONGEST_NS:
-            return f"{event.cat} event longer than a day"
+            start_ns, duration_ns = self.clock.times_ns(event)
+        except ValueError as error:
+            return f"{event.cat} event {error}"
         handler(event, start_ns, duration_ns)
         return None
 
@@ -304,6 +328,8 @@ class Rows:
                 a.external_id if a.external_id is not None else a.old_external_id,
                 size_bytes,
                 a.shared_memory_bytes,
+                a.grid,
+                a.block,
             )
         )
 

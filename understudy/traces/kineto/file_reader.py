@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from understudy.errors import UnderstudyError
 from understudy.traces.kineto import metadata
-from understudy.traces.kineto.events import Row, Rows
+from understudy.traces.kineto.events import Clock, Row, Rows
 from understudy.traces.kineto.findings import Findings
-from understudy.traces.kineto.records import TraceHeader
+from understudy.traces.kineto.records import POSITIONS_KEPT, TraceHeader
 from understudy.traces.kineto.scanner import Scanner
 from understudy.traces.kineto.source import chunks
 from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
@@ -78,8 +79,15 @@ class FileReader:
                 f"{self.path}: holds no traceEvents: not a trace of the PyTorch profiler"
             )
         self._documents = metadata.documents(
-            self._scanner.outside, self._scanner.arrays, self.findings
+            self._scanner.outside,
+            len(self._scanner.arrays),
+            self.findings,
+            cut_off=self._scanner.cut_off,
         )
+        if self.rows.clock.in_nanoseconds:
+            self.findings.note("times are in nanoseconds", self.rows.clock.in_nanoseconds)
+        if self.rows.texts.damaged:
+            self.findings.note("names hold bytes that are not text", self.rows.texts.damaged)
 
     def _take(self, at_least: int) -> Iterator[Batch]:
         for table in TABLES:
@@ -96,9 +104,45 @@ class FileReader:
 
     def base_ns(self, array: int) -> int:
         """What the times of an array's rows count from."""
+        return metadata.base_time_ns(self._document(array))
+
+    def rank_of(self, array: int) -> int | None:
+        """The rank that the document of an array names."""
+        return metadata.header(self._document(array), {}).rank
+
+    def first_offset(self, array: int) -> int:
+        """Where in the file the events of an array begin."""
+        return self._scanner.arrays[array]
+
+    def _document(self, array: int) -> dict[str, Any]:
         assert self._documents is not None
-        document = self._documents.values[self._documents.of_array[array]]
-        return metadata.base_time_ns(document)
+        return self._documents.values[self._documents.of_array[array]]
+
+    def offsets(self, times: set[tuple[int, int]], repeats: bool) -> list[int]:
+        """Positions in the file of events by absolute start and duration, the first few of them.
+
+        With `repeats` the first event of each time is passed over. Reads the file again.
+        """
+        found: list[int] = []
+        passed: set[tuple[int, int]] = set()
+        silent = Findings(self.path)
+        clock = Clock()
+        for block in Scanner(chunks(self.path, silent.note), silent).blocks():
+            base_ns = self.base_ns(block.array)
+            for index, event in enumerate(block.events):
+                try:
+                    start_ns, duration_ns = clock.times_ns(event)
+                except ValueError:
+                    continue
+                time = (start_ns + base_ns, duration_ns)
+                if time not in times:
+                    continue
+                if not repeats or time in passed:
+                    found.append(block.offset_of(index))
+                    if len(found) == POSITIONS_KEPT:
+                        return found
+                passed.add(time)
+        return found
 
     def header(self) -> TraceHeader:
         """What the file says about itself; of several documents the first counts, then the next."""

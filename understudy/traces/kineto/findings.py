@@ -27,7 +27,8 @@ class Findings:
 
     def drop_many(self, count: int, reason: str, byte_offsets: Sequence[int] = ()) -> None:
         """Counts events that are not kept after all were read."""
-        self._dropped.setdefault(reason, []).extend(byte_offsets)
+        positions = self._dropped.setdefault(reason, [])
+        positions += byte_offsets[: POSITIONS_KEPT - len(positions)]
         self._dropped_counts[reason] = self._dropped_counts.get(reason, 0) + count
 
     def wants_position(self, reason: str) -> bool:

@@ -36,8 +36,13 @@ class Documents:
     of_array: tuple[int, ...]
 
 
-def documents(outside: Sequence[bytes], arrays: int, findings: Findings) -> Documents:
-    """Decodes the text around the arrays, which the scanner left in pieces."""
+def documents(
+    outside: Sequence[bytes], arrays: int, findings: Findings, *, cut_off: bool
+) -> Documents:
+    """Decodes the text around the arrays, which the scanner left in pieces.
+
+    `cut_off`: the file ends within the last array.
+    """
     text = ""
     array_positions = []
     for piece in outside:
@@ -53,8 +58,11 @@ def documents(outside: Sequence[bytes], arrays: int, findings: Findings) -> Docu
         try:
             value, position = _tolerant.raw_decode(text, position)
         except (ValueError, RecursionError):
-            findings.note("the text around traceEvents is damaged: read key by key")
-            value, position = _known_keys(text, position), len(text)
+            value = _head(text[position : max(array_positions, default=0)]) if cut_off else None
+            if value is None:
+                findings.note("the text around traceEvents is damaged: read key by key")
+                value = {}
+            value, position = {**value, **_known_keys(text, position)}, len(text)
         values.append(value if isinstance(value, dict) else {})
         ends.append(position)
     if len(values) > 1:
@@ -64,6 +72,15 @@ def documents(outside: Sequence[bytes], arrays: int, findings: Findings) -> Docu
         for position in array_positions
     ]
     return Documents(tuple(values) or ({},), tuple(of_array))
+
+
+def _head(text: str) -> dict[str, Any] | None:
+    """A document up to its traceEvents, where that is sound."""
+    try:
+        value = _tolerant.raw_decode(text + "]}")[0]
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _after_space(text: str, position: int) -> int:

@@ -26,6 +26,7 @@ class Dropped:
 
     def __str__(self) -> str:
         where = ", ".join(map(str, self.byte_offsets))
+        where += ", ..." if self.count > len(self.byte_offsets) else ""
         return f"{self.path}: {self.count} dropped: {self.reason} (at byte {where})"
 
 

@@ -41,6 +41,8 @@ _EVENT_START = re.compile(rb'[,\[}]\s*(?=\{\s*"(?:ph|cat|name|ts|pid|tid|id|s|du
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _NO_RAW = Raw()
 
+REPAIRED = "text that is not JSON was repaired"
+
 
 class Event(msgspec.Struct):
     """The fields of an event that are read. Numbers stay text: see times.py."""
@@ -73,9 +75,13 @@ class Block:
     #: Position in the file of the text's first byte.
     offset: int
     text: bytes
+    #: Where in the text each event starts, where that is known.
+    starts: tuple[int, ...] | None = None
 
     def offset_of(self, index: int) -> int:
         """Position in the file of the event `index`. Slow: for findings only."""
+        if self.starts is not None:
+            return self.offset + self.starts[index]
         text = self.text.decode("latin-1")
         start = _after_separators(self.text, 0)
         for _ in range(index):
@@ -97,8 +103,10 @@ class Scanner:
         self._text = b""
         self._offset = 0
         self._inside = False
-        #: traceEvents arrays found so far.
-        self.arrays = 0
+        #: Whether the file ended within an array.
+        self.cut_off = False
+        #: Where in the file the events of each traceEvents array begin.
+        self.arrays: list[int] = []
         #: Bytes that must have arrived before the same text is tried again.
         self._wanted = 0
 
@@ -111,7 +119,8 @@ class Scanner:
             if len(self._text) >= self._wanted:
                 yield from self._advance(at_end=False)
         yield from self._advance(at_end=True)
-        if self._inside:
+        self.cut_off = self._inside
+        if self.cut_off:
             self._findings.note("the file ends within traceEvents: it was cut off")
         self._keep_outside(len(self._text))
 
@@ -155,7 +164,7 @@ class Scanner:
             self._wanted = 2 * len(self._text)
             return False
         self._inside = True
-        self.arrays += 1
+        self.arrays.append(self._offset)
         return True
 
     def _keep_outside(self, end: int) -> None:
@@ -166,8 +175,8 @@ class Scanner:
         self._text = self._text[count:]
         self._offset += count
 
-    def _block(self, events: list[Event], end: int) -> Block:
-        block = Block(events, self.arrays - 1, self._offset, self._text[:end])
+    def _block(self, events: list[Event], end: int, starts: tuple[int, ...] | None = None) -> Block:
+        block = Block(events, len(self.arrays) - 1, self._offset, self._text[:end], starts)
         self._skip(end)
         return block
 
@@ -189,7 +198,7 @@ class Scanner:
         self._text = better + self._text[end:]
         block = self._decode_until(end)
         if block:
-            self._findings.note("text that is not JSON was repaired (blocks of events)")
+            self._findings.note(REPAIRED)
         return block
 
     def _decode_until(self, end: int) -> Block | None:
@@ -212,6 +221,7 @@ class Scanner:
     def _decode_singly(self, *, at_end: bool) -> Block:
         """Complete events one at a time, skipping what cannot be read."""
         events: list[Event] = []
+        starts: list[int] = []
         text = self._text.decode("latin-1")  # one character a byte
         position = 0
         while True:
@@ -221,33 +231,41 @@ class Scanner:
                 break
             try:
                 value, end = _tolerant.raw_decode(text, start)
+                source = self._text[start:end]
             except (ValueError, RecursionError) as error:
                 complete = at_end or len(text) - start > MAX_EVENT_BYTES
-                if _may_continue(error, len(text)) and not complete:
+                following = _EVENT_START.search(self._text, start + 1)
+                if not complete and (following is None or _may_continue(error, len(text))):
                     break
-                found = _EVENT_START.search(self._text, start + 1)
-                if found is None and not complete:
-                    break
-                self._findings.drop(
-                    self._offset + start,
-                    "unreadable event" if found else "unreadable text at the end of the events",
-                )
-                if found is None:
-                    position = len(text)
-                    self._keep_damaged_end(start)
-                    break
-                position = found.end()
-                continue
-            event = _tolerant_event(self._text[start:end], value)
+                limit = following.start() if following else len(text)
+                source = repaired(self._text[start:limit])
+                try:
+                    value, length = _tolerant.raw_decode(source.decode("latin-1"))
+                except (ValueError, RecursionError):
+                    if following is None:
+                        self._drop_end(start)
+                        position = len(text)
+                        break
+                    self._findings.drop(self._offset + start, "unreadable event")
+                    position = following.end()
+                    continue
+                self._findings.note(REPAIRED)
+                source, end = source[:length], start + length
+            event = _tolerant_event(source, value)
             if event is None:
                 self._findings.drop(self._offset + start, "not an event but another JSON value")
             else:
                 events.append(event)
+                starts.append(start)
             position = end
-        return self._block(events, position)
+        return self._block(events, position, tuple(starts))
 
-    def _keep_damaged_end(self, start: int) -> None:
-        """What follows the events may be behind the damage: it names the clock and the rank."""
+    def _drop_end(self, start: int) -> None:
+        """Gives up what follows the last readable event.
+
+        The end of the document may be in it, which names the clock and the rank.
+        """
+        self._findings.drop(self._offset + start, "unreadable text at the end of the events")
         self.outside.append(self._text[max(start, len(self._text) - MAX_METADATA_BYTES) :])
 
 

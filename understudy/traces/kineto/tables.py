@@ -101,6 +101,8 @@ HOST_CALLS = TraceTable(
         _EXTERNAL_ID,
         _optional("size_bytes", _INT64, "bytes that a copy moves (HIP only)"),
         _optional("shared_memory_bytes", _INT64, "shared memory of the launched kernel (HIP only)"),
+        _optional("grid", _TRIPLE, "blocks of the launched kernel (HIP only)"),
+        _optional("block", _TRIPLE, "threads of a block of the launched kernel (HIP only)"),
     ),
 )
 

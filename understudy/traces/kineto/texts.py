@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import msgspec
 import pyarrow as pa
 from msgspec import Raw
+
+from understudy.traces.kineto.repair import repaired
 
 _NUMBER = re.compile(rb'"?\s*(?:[a-z]+\s+)?(-?\d{1,19})\s*"?$', re.IGNORECASE)
 
@@ -19,6 +22,8 @@ class Texts:
         # By the JSON text: decoding each name again would cost more than all else.
         self._raw_codes: dict[bytes, int | None] = {}
         self._numbers: dict[bytes, int | None] = {}
+        #: Distinct names with bytes that are not UTF-8.
+        self.damaged = 0
 
     def code(self, text: str | None) -> int | None:
         """Number of a text; None of None."""
@@ -32,7 +37,9 @@ class Texts:
         try:
             return self._raw_codes[encoded]
         except KeyError:
-            return self._raw_codes.setdefault(encoded, self.code(text_of(raw)))
+            text = text_of(raw)
+            self.damaged += not _is_utf8(encoded)
+            return self._raw_codes.setdefault(encoded, self.code(text))
 
     def number(self, raw: Raw) -> int | None:
         """A process, thread or stream id; few distinct ones recur in a trace."""
@@ -55,10 +62,12 @@ class Texts:
 def text_of(raw: Raw) -> str:
     """The text of a JSON string; other JSON as it stands; '' of nothing."""
     encoded = bytes(raw)
+    if not encoded:
+        return ""
     try:
-        value = msgspec.json.decode(encoded) if encoded else ""
+        value = msgspec.json.decode(encoded)
     except msgspec.DecodeError:
-        value = None
+        value = json.loads(repaired(encoded), strict=False)
     return value if isinstance(value, str) else encoded.decode("utf-8", "replace")
 
 
@@ -69,3 +78,11 @@ def integer(raw: Raw | bytes) -> int | None:
         return None
     number = int(match[1])
     return number if -(2**63) <= number < 2**63 else None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
