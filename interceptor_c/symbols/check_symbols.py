@@ -1,11 +1,13 @@
 """Checks that the symbol tables and the built library agree.
 
-    python3 symbols/check_symbols.py BUILD_FOLDER [--torch-lib FOLDER]
+    python3 symbols/check_symbols.py BUILD_FOLDER [--torch-lib FOLDER] [--site-packages FOLDER]
 
 Every name of symbols/*.tsv is exported; `implemented` ones by a definition in src/, the others by a
 stub; nothing else is exported; each shadow library carries its SONAME, its version node and the
 need for libunderstudy.so. With --torch-lib, every function that torch's libraries import from a
-replaced SONAME is exported. Prints what does not hold and exits 1.
+replaced SONAME is exported, and every driver and NVML function that libc10_cuda.so looks up by
+name. With --site-packages, the same of torchvision and Triton, as far as they are there. Prints
+what does not hold and exits 1.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ HOST_NAMES = {"getaddrinfo", "gethostname", "uname"}
 INJECTION_NAMES = {"InitializeInjectionNvtx2"}
 #: Functions that return a pointer: a stub's status code would be taken for one.
 _RETURNS_POINTER = re.compile(r"(Get(Error|Status|LastError)(String|Name)|_malloc|_ptr)$")
+#: A whole word; types (`_t`), members (`_`) and Triton's own look-up functions (`..Handle`) are no names of APIs.
+_FUNCTION_NAME = re.compile(rb"(?<!\w)(?:cu|nvml)[A-Z]\w+(?<!_t)(?<!_)(?<!Handle)(?!\w)")
 
 
 def check_tables(symbols: dict[str, str]) -> list[str]:
@@ -81,14 +85,40 @@ def check_shadows(build: Path) -> list[str]:
     return problems
 
 
-def check_imports(symbols: dict[str, str], torch_lib: Path) -> list[str]:
-    """What torch imports against what is exported."""
+def check_names(symbols: dict[str, str], names: set[str], user: Path) -> list[str]:
+    """What `user` needs against what is exported."""
     libraries = read_libraries()
     return [
-        f"{torch_lib} imports {name}, which is not exported (make symbols TORCH=...)"
-        for name in sorted(imported_names(torch_lib))
+        f"{user} needs {name}, which is not exported (make symbols TORCH=...)"
+        for name in sorted(names)
         if library_of(name, libraries) is not None and name not in symbols
     ]
+
+
+def looked_up_names(path: Path) -> set[str]:
+    """Driver and NVML functions that a library or C source has as texts, to look them up."""
+    libraries = read_libraries()
+    words = {word.decode() for word in _FUNCTION_NAME.findall(path.read_bytes())}
+    return {word for word in words if library_of(word, libraries) in ("cuda", "nvml")}
+
+
+def check_torch(symbols: dict[str, str], torch_lib: Path) -> list[str]:
+    """PyTorch's libraries."""
+    c10 = torch_lib / "libc10_cuda.so"
+    return check_names(symbols, imported_names(torch_lib), torch_lib) + check_names(
+        symbols, looked_up_names(c10), c10
+    )
+
+
+def check_site_packages(symbols: dict[str, str], folder: Path) -> list[str]:
+    """Torchvision and Triton."""
+    problems = []
+    for libraries in (folder / "torchvision", folder / "triton" / "_C"):
+        problems += check_names(symbols, imported_names(libraries), libraries)
+    driver = folder / "triton" / "backends" / "nvidia" / "driver.c"
+    if driver.is_file():
+        problems += check_names(symbols, looked_up_names(driver), driver)
+    return problems
 
 
 def main() -> int:
@@ -96,11 +126,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build", type=Path)
     parser.add_argument("--torch-lib", type=Path)
+    parser.add_argument("--site-packages", type=Path)
     arguments = parser.parse_args()
     symbols = exported_names(arguments.build / "libunderstudy.so")
     problems = check_tables(symbols) + check_shadows(arguments.build)
     if arguments.torch_lib:
-        problems += check_imports(symbols, arguments.torch_lib)
+        problems += check_torch(symbols, arguments.torch_lib)
+    if arguments.site_packages:
+        problems += check_site_packages(symbols, arguments.site_packages)
     for problem in problems:
         sys.stdout.write(problem + "\n")
     return 1 if problems else 0

@@ -21,10 +21,11 @@ SOURCES = REPOSITORY / "interceptor_c"
 SCRIPT = Path(__file__).with_name("torch_calls.py")
 
 
-def test_tables_library_and_shadows_agree_with_what_torch_imports(interceptor: Path) -> None:
-    torch_lib = str(probe_python(None).torch_lib)
+def test_tables_library_and_shadows_agree_with_what_the_wheels_import(interceptor: Path) -> None:
+    torch_lib = probe_python(None).torch_lib
+    wheels = ("--torch-lib", str(torch_lib), "--site-packages", str(torch_lib.parents[1]))
     done = subprocess.run(
-        [sys.executable, "symbols/check_symbols.py", "build", "--torch-lib", torch_lib],
+        [sys.executable, "symbols/check_symbols.py", "build", *wheels],
         cwd=SOURCES,
         capture_output=True,
         text=True,
