@@ -1,7 +1,8 @@
 """`make bench`: what interception costs on this machine.
 
-Three questions: what a launch costs in the interceptor, what a training step costs under it
-against plain host dispatch, and what an event takes on disk.
+Four questions: what a launch costs in the interceptor, how long the tables of PyTorch's kernels
+take, what a training step costs under the interceptor against plain host dispatch, and what an
+event takes on disk.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from understudy import catalog
@@ -37,6 +39,7 @@ def main() -> None:
     print(describe_machine(python))
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         bench_launch(Path(folder))
+        bench_kernel_tables(python, Path(folder))
         trace = bench_steps(python, Path(folder))
         bench_disk(trace, Path(folder))
 
@@ -72,6 +75,16 @@ def bench_launch(folder: Path) -> None:
         print(f"  {name.removesuffix('_ns').replace('_', ' '):<42}{ns:8.1f} ns")
     ratio = figures["launch_traced_timed_singly_ns"] / figures["empty_call_timed_singly_ns"]
     print(f"  {'traced against empty, timed singly':<42}{ratio:8.1f} x (to stay below 6)")
+
+
+def bench_kernel_tables(python: TargetPython, folder: Path) -> None:
+    """Prints how long the tables of PyTorch's kernels take: made anew, and found in the cache."""
+    print("\nTables of PyTorch's kernels (names, parameters, registers), compute capability 9.0")
+    for name in ("made from the libraries, cold", "found in the cache, warm"):
+        start = time.perf_counter()
+        kernel_tables(python.torch_lib, 90, folder / "kernel_tables", lambda *_: None)
+        limit = " (to stay below 0.5)" if name.endswith("warm") else ""
+        print(f"  {name:<42}{time.perf_counter() - start:8.2f} s{limit}")
 
 
 def bench_steps(python: TargetPython, folder: Path) -> RankTrace:

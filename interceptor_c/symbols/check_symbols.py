@@ -35,7 +35,7 @@ HOST_NAMES = {"getaddrinfo", "gethostname", "uname"}
 INJECTION_NAMES = {"InitializeInjectionNvtx2"}
 #: Functions that return a pointer: a stub's status code would be taken for one.
 _RETURNS_POINTER = re.compile(r"(Get(Error|Status|LastError)(String|Name)|_malloc|_ptr)$")
-#: A whole word; types (`_t`), members (`_`) and Triton's own look-up functions (`..Handle`) are no names of APIs.
+#: A whole word; types (`_t`), members (`_`) and Triton's own functions (`..Handle`) are none.
 _FUNCTION_NAME = re.compile(rb"(?<!\w)(?:cu|nvml)[A-Z]\w+(?<!_t)(?<!_)(?<!Handle)(?!\w)")
 
 

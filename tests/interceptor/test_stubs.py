@@ -34,12 +34,11 @@ NOT_SUPPORTED = {
 }
 
 Answers = dict[str, dict[str, int]]
+Called = tuple[Answers, RankTrace]
 
 
 @pytest.fixture(scope="module")
-def called(
-    interceptor: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Answers, RankTrace]:
+def called(interceptor: Path, tmp_path_factory: pytest.TempPathFactory) -> Called:
     stem = tmp_path_factory.mktemp("stubs") / "trace"
     program = Path(__file__).with_name("stub_calls.py")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("UNDERSTUDY_")}
@@ -61,7 +60,7 @@ def dispositions(library: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("library", sorted(NOT_SUPPORTED))
-def test_answers(called: tuple[Answers, RankTrace], library: str) -> None:
+def test_answers(called: Called, library: str) -> None:
     answers = called[0][library]
     wanted = {
         name: 0 if disposition == "harmless" else NOT_SUPPORTED[library]
@@ -72,7 +71,7 @@ def test_answers(called: tuple[Answers, RankTrace], library: str) -> None:
 
 
 def test_every_call_that_is_not_supported_is_recorded_by_name(
-    called: tuple[Answers, RankTrace],
+    called: Called,
 ) -> None:
     answers, trace = called
     rows = trace.records[trace.records["api"] == Api.UNSUPPORTED]
