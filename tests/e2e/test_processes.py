@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
-import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,32 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.machine import processes_of
-from tests.e2e.script_case import ScriptCase, ScriptRun, input_gradient, linear, times
-from understudy import jobs
-from understudy.emulation import Emulation, emulate, launcher
+from tests.e2e.plain_script import emulated, gemms
+from tests.e2e.script_case import input_gradient, linear, times
+from understudy.emulation import launcher
 from understudy.errors import UnderstudyError
-from understudy.jobs import Launch
 from understudy.traces.interceptor import Api, CopyKind, RankTrace, read_trace
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interceptor", "script_home")]
 
-DEVICE = "h100-sxm-80gb"
 TRAINING = Path(__file__).resolve().parent / "processes" / "training.py"
-
-
-def emulated(
-    folder: Path, script: Path | str, *args: str, ranks: int = 1, iterations: int = 2
-) -> Emulation:
-    """Emulates a script, or its text, in `folder`."""
-    path = folder / "train.py"
-    if isinstance(script, Path):
-        path = script
-    else:
-        path.write_text(textwrap.dedent(script))
-    launch = Launch(nproc_per_node=ranks)
-    spec = jobs.ad_hoc_job(str(path), args, launch=launch, working_dir=folder)
-    spec = dataclasses.replace(spec, warmup=1, iterations=iterations)
-    return emulate(spec, DEVICE, log_path=folder / "log", traces_dir=folder / "traces")
 
 
 def of_children(folder: Path) -> list[RankTrace]:
@@ -63,17 +44,16 @@ def test_workers_producers_programs_and_threads(tmp_path: Path) -> None:
     assert [(r["iterations_seen"], r["iteration_source"]) for r in ranks] == [
         (steps, "optimizer steps")
     ]
-    case = ScriptCase(str(TRAINING), "none", lambda _: None)
     trace = read_trace(tmp_path / "traces" / "rank-0")
-    run = ScriptRun(case, result, [trace], "")
     # Two batches of loaders and two of producers; the thread's product.
     of_model = linear(batch, width, classes) - input_gradient(batch, width, classes)
-    assert run.gemms(0) == times(4, of_model) + Counter([(classes, classes, classes, 1)])
+    of_iteration = times(4, of_model) + Counter([(classes, classes, classes, 1)])
+    assert gemms(result) == (steps - 1) * [of_iteration]
     assert [size for size in copies(trace, CopyKind.H2D) if size == batch_bytes] == (
         2 * steps * [batch_bytes]
     )
-    # The main thread, autograd's and the script's own.
-    assert len({e["thread"] for e in run.events(0)}) == 3
+    # The main thread, autograd's and the script's own, a new one in each step.
+    assert len(set(result.tables["events"]["thread"].to_pylist())) == 2 + (steps - 1)
 
     # Two producers, and the program of another Python; loaders' workers use no GPU.
     (of_processes,) = [w for w in result.warnings if "other processes" in w]

@@ -1,12 +1,11 @@
 """Training with all that scripts do with processes and threads around it; ends by os._exit(0).
 
-Data come from workers of DataLoaders, forked and spawned, and as GPU tensors from producers, spawned
-and forked by a server. Other programs run, one of which uses the GPU.
+Data come from workers of DataLoaders, forked and spawned, and as GPU tensors from producers,
+spawned and forked by a server. Other programs run, one of which uses the GPU.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -57,7 +57,7 @@ def echo(inputs: Queue[Tensor], outputs: Queue[Tensor], done: Event) -> None:
 
 class Echo:
     def __init__(self, method: str) -> None:
-        context = mp.get_context(method)
+        context: Any = mp.get_context(method)
         self.inputs, self.outputs, self.done = context.Queue(), context.Queue(), context.Event()
         self.process = context.Process(target=echo, args=(self.inputs, self.outputs, self.done))
         self.process.start()
@@ -117,7 +117,8 @@ def main() -> None:
         del passed
     for each in echoes:
         each.end()
-    print("all steps done", flush=True)
+    sys.stdout.write("all steps done")
+    sys.stdout.flush()
     os._exit(0)
 
 
