@@ -56,7 +56,8 @@ enum us_api {
                                  flags: US_FLAG_BLOCKING (host waits as the CUDA documentation says),
                                  US_FLAG_PINNED (the host side is page-locked) */
     US_API_MEMSET = 5,        /* a = destination, b = value, c = bytes; flags: US_FLAG_BLOCKING */
-    US_API_GRAPH_LAUNCH = 6,  /* a = capture sequence number, b = graph exec */
+    US_API_GRAPH_LAUNCH = 6,  /* a = capture sequence number, 0 for a graph that was built node by
+                                 node; b = graph exec */
     US_API_LIBRARY = 7,       /* definition: US_DEFINITION_LIBRARY; a, b, c = inputs, d = output */
     /* NCCL, on `stream`. definition: US_DEFINITION_COMMUNICATOR. */
     US_API_COLLECTIVE = 10,  /* a = us_collective_kind | root << 8 | reduce op << 40, b = bytes of the
@@ -67,24 +68,29 @@ enum us_api {
     US_API_RECV = 12,        /* a = peer, b = bytes, d = pointer; flags = type */
     US_API_GROUP_START = 13, /* only the outermost group is recorded */
     US_API_GROUP_END = 14,
-    US_API_COMMUNICATOR_INIT = 15,    /* definition: US_DEFINITION_COMMUNICATOR */
-    US_API_COMMUNICATOR_SPLIT = 16,   /* definition: the child's; a = parent's definition id, b = color, c = key */
-    US_API_COMMUNICATOR_DESTROY = 17, /* definition: US_DEFINITION_COMMUNICATOR */
+    /* Made and ended by all members together, but for an abort. definition: the communicator. */
+    US_API_COMMUNICATOR_INIT = 15,
+    US_API_COMMUNICATOR_SPLIT = 16,   /* definition: the child's, 0 for a member of the parent that
+                                         is in none; a = parent's definition id, b = color, c = key;
+                                         ncclCommShrink too, whose child has a size */
+    US_API_COMMUNICATOR_DESTROY = 17,
+    US_API_COMMUNICATOR_FINALIZE = 18,
+    US_API_COMMUNICATOR_ABORT = 19,
     /* Ordering. Events and streams are numbered by creation, handles are never written. */
-    US_API_EVENT_RECORD = 20,       /* a = event number */
-    US_API_STREAM_WAIT_EVENT = 21,  /* a = event number; `stream` waits */
+    US_API_EVENT_RECORD = 20,       /* a = event number; flags: US_FLAG_EXTERNAL */
+    US_API_STREAM_WAIT_EVENT = 21,  /* a = event number; `stream` waits; flags: US_FLAG_EXTERNAL */
     US_API_EVENT_SYNCHRONIZE = 22,  /* a = event number */
     US_API_STREAM_SYNCHRONIZE = 23,
     US_API_DEVICE_SYNCHRONIZE = 24,
-    US_API_EVENT_QUERY = 25,        /* a = event number */
-    US_API_STREAM_QUERY = 26,
+    US_API_EVENT_QUERY = 25,        /* a = event number; flags: US_FLAG_NOT_READY */
+    US_API_STREAM_QUERY = 26,       /* flags: US_FLAG_NOT_READY */
     US_API_EVENT_CREATE = 27,       /* a = event number, b = flags */
     US_API_EVENT_DESTROY = 28,      /* a = event number */
     US_API_STREAM_CREATE = 29,      /* definition: US_DEFINITION_STREAM */
     US_API_STREAM_DESTROY = 30,
     US_API_EVENT_ELAPSED_TIME = 31, /* a = start event, b = end event */
     US_API_HOST_FUNCTION = 32,      /* cudaLaunchHostFunc on `stream` */
-    US_API_CAPTURE_BEGIN = 33,      /* a = capture sequence number */
+    US_API_CAPTURE_BEGIN = 33,      /* a = capture sequence number; again for a graph in parts */
     US_API_CAPTURE_END = 34,        /* a = capture sequence number */
     /* Memory. */
     US_API_MALLOC = 40,        /* a = device pointer, b = bytes, c = bytes in use after the call */
@@ -142,6 +148,8 @@ enum us_flag {
     US_FLAG_BLOCKING = 1u << 0,
     US_FLAG_PINNED = 1u << 1,
     US_FLAG_POOL = 1u << 2, /* of a stream-ordered pool (cudaMallocAsync) */
+    US_FLAG_NOT_READY = 1u << 3, /* the query's answer: who asks again at once is polling */
+    US_FLAG_EXTERNAL = 1u << 4,  /* in a capture: a node that meets streams outside of the graph */
 };
 
 /* Stream numbers. Streams that the program creates are numbered from 2 per process. */

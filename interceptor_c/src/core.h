@@ -151,7 +151,7 @@ cudaError_t us_record_host_free(void *pointer);
 cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, int cuda_kind,
                            cudaStream_t stream, bool asynchronous);
 cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, size_t bytes,
-                           cudaStream_t stream, bool blocking);
+                           cudaStream_t stream, bool asynchronous);
 cudaMemPool_t us_default_pool(int device);
 
 /* launch.c */

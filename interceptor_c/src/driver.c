@@ -214,6 +214,7 @@ US_EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 
 US_EXPORT CUresult cuCtxSynchronize(void) {
     struct us_record record = us_record_begin(US_API_DEVICE_SYNCHRONIZE);
+    us_host_synchronized();
     us_emit(&record);
     return CUDA_SUCCESS;
 }

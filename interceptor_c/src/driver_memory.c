@@ -342,30 +342,30 @@ US_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr sou
 }
 
 static CUresult fill(CUdeviceptr pointer, uint32_t value, size_t element_bytes, size_t count,
-                     CUstream stream) {
+                     CUstream stream, bool asynchronous) {
     return us_record_fill((void *)(uintptr_t)pointer, value, element_bytes, count * element_bytes,
-                          stream, false);
+                          stream, asynchronous);
 }
 
 US_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr pointer, unsigned char value, size_t count) {
-    return fill(pointer, value, 1, count, NULL);
+    return fill(pointer, value, 1, count, NULL, false);
 }
 
 US_EXPORT CUresult cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t count,
                                    CUstream stream) {
-    return fill(pointer, value, 1, count, stream);
+    return fill(pointer, value, 1, count, stream, true);
 }
 
 US_EXPORT CUresult cuMemsetD16Async(CUdeviceptr pointer, unsigned short value, size_t count,
                                     CUstream stream) {
-    return fill(pointer, value, 2, count, stream);
+    return fill(pointer, value, 2, count, stream, true);
 }
 
 US_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr pointer, unsigned value, size_t count) {
-    return fill(pointer, value, 4, count, NULL);
+    return fill(pointer, value, 4, count, NULL, false);
 }
 
 US_EXPORT CUresult cuMemsetD32Async(CUdeviceptr pointer, unsigned value, size_t count,
                                     CUstream stream) {
-    return fill(pointer, value, 4, count, stream);
+    return fill(pointer, value, 4, count, stream, true);
 }

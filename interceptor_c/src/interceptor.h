@@ -113,6 +113,8 @@ uint32_t us_stream_number(cudaStream_t stream);
 bool us_stream_is_valid(cudaStream_t stream);
 /* True between cudaStreamBeginCapture and EndCapture of it. */
 bool us_stream_is_capturing(cudaStream_t stream);
+/* The host has waited for the device in some way. */
+void us_host_synchronized(void);
 
 /* memory.c ----------------------------------------------------------------------------------- */
 

@@ -376,6 +376,7 @@ cudaError_t us_launch(struct us_function *function, us_dim3 grid, us_dim3 block,
     if (error)
         return error;
     bool captured = us_stream_is_capturing(stream);
+    uint32_t stream_number = us_stream_number(stream);
     bool tracing = us_tracing();
     if (!tracing && !function->is_fill && !us_values_any())
         return cudaSuccess;
@@ -396,7 +397,7 @@ cudaError_t us_launch(struct us_function *function, us_dim3 grid, us_dim3 block,
             .cluster = {cluster ? cluster->x : 1, cluster ? cluster->y : 1,
                         cluster ? cluster->z : 1},
         };
-        record.stream = us_stream_number(stream);
+        record.stream = stream_number;
         record.definition = us_define(US_DEFINITION_LAUNCH, &payload,
                                       sizeof payload.launch + function->argument_bytes);
     }

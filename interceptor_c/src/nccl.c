@@ -262,7 +262,6 @@ static ncclResult_t make_child(ncclComm_t parent, struct us_record *record, cons
     if (!size_is_known) made->description.size = -1;
     made->description.color = color;
     made->description.key = key;
-    record->a = definition_of(parent);
     record->b = (uint64_t)(int64_t)color;
     record->c = (uint64_t)(int64_t)key;
     record->definition = definition_of(made);
@@ -278,7 +277,12 @@ US_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, nccl
     *child = NULL;
     /* Counted on every member, also on those that stay out: the number must agree. */
     uint32_t number = __atomic_add_fetch(&parent->splits, 1, __ATOMIC_RELAXED);
-    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+    record.a = definition_of(parent);
+    if (color == NCCL_SPLIT_NOCOLOR) {
+        record.b = (uint64_t)(int64_t)color;
+        us_emit(&record);
+        return ncclSuccess;
+    }
     struct {
         uint64_t parent[2], number, color;
     } identity = {{parent->description.unique_id[0], parent->description.unique_id[1]},
@@ -299,6 +303,7 @@ US_EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *excluded, int excl
     }
     *child = NULL;
     uint32_t number = __atomic_add_fetch(&parent->splits, 1, __ATOMIC_RELAXED);
+    record.a = definition_of(parent);
     int below = 0;
     uint64_t sum = 0;
     for (int i = 0; i < excluded_count; i++) {
@@ -317,22 +322,31 @@ US_EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *excluded, int excl
                       parent->size - excluded_count, true, 0, parent->rank, config, child);
 }
 
-static ncclResult_t end(ncclComm_t communicator) {
-    struct us_record record = us_record_begin(US_API_COMMUNICATOR_DESTROY);
-    if (communicator == NULL) return ncclSuccess;
+static void emit_end(enum us_api api, ncclComm_t communicator) {
+    struct us_record record = us_record_begin(api);
     record.definition = definition_of(communicator);
     us_emit(&record);
+}
+
+US_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+    if (communicator == NULL) return ncclInvalidArgument;
+    emit_end(US_API_COMMUNICATOR_FINALIZE, communicator);
+    return ncclSuccess;
+}
+
+US_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+    if (communicator == NULL) return ncclSuccess;
+    emit_end(US_API_COMMUNICATOR_DESTROY, communicator);
     release(communicator);
     return ncclSuccess;
 }
 
-US_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
-    return communicator == NULL ? ncclInvalidArgument : ncclSuccess;
+US_EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+    if (communicator == NULL) return ncclSuccess;
+    emit_end(US_API_COMMUNICATOR_ABORT, communicator);
+    release(communicator);
+    return ncclSuccess;
 }
-
-US_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return end(communicator); }
-
-US_EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) { return end(communicator); }
 
 US_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t communicator, int flags) {
     return communicator == NULL || flags != 0 ? ncclInvalidArgument : ncclSuccess;

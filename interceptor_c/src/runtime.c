@@ -142,6 +142,7 @@ US_EXPORT cudaError_t cudaDeviceSynchronize(void) {
     if (us_forked)
         return us_error(cudaErrorInitializationError);
     struct us_record record = us_record_begin(US_API_DEVICE_SYNCHRONIZE);
+    us_host_synchronized();
     us_emit(&record);
     return cudaSuccess;
 }

@@ -79,9 +79,32 @@ cudaError_t us_record_host_free(void *pointer) {
     return cudaSuccess;
 }
 
-/* When the host waits: CUDA Runtime API, "API synchronization behavior". A synchronous copy waits
-   except between device addresses; an asynchronous one only for pageable memory (to the device it
-   waits for the staging, from the device for the result). */
+/* Whether the host waits (US_FLAG_BLOCKING): CUDA Runtime API, "API synchronization behavior". A
+   synchronous copy waits except between device addresses. An asynchronous one waits where the host
+   side is pageable, but for copies to the device: those return once the data are staged. */
+static bool host_waits(int kind, bool asynchronous, bool pinned) {
+    if (kind == US_COPY_D2D)
+        return false;
+    return !asynchronous || (!pinned && kind != US_COPY_H2D);
+}
+
+/* Completes and emits the record of a copy that has been made. */
+static void emit_copy(struct us_record *record, void *destination, const void *source, size_t bytes,
+                      int kind, cudaStream_t stream, bool asynchronous) {
+    const void *host_side = kind == US_COPY_H2D ? source : destination;
+    bool pinned = (kind == US_COPY_H2D || kind == US_COPY_D2H) && us_pointer_is_pinned(host_side);
+    bool blocking = host_waits(kind, asynchronous, pinned);
+    record->stream = us_stream_number(stream);
+    record->a = (uintptr_t)destination;
+    record->b = (uintptr_t)source;
+    record->c = bytes;
+    record->d = (uint64_t)kind;
+    record->flags = (blocking ? US_FLAG_BLOCKING : 0u) | (pinned ? US_FLAG_PINNED : 0u);
+    if (blocking)
+        us_host_synchronized();
+    us_emit(record);
+}
+
 cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, int cuda_kind,
                            cudaStream_t stream, bool asynchronous) {
     if (cuda_kind < 0 || cuda_kind > cudaMemcpyDefault)
@@ -100,26 +123,14 @@ cudaError_t us_record_copy(void *destination, const void *source, size_t bytes, 
     if ((us_pointer_device(destination) >= 0) != (kind == US_COPY_H2D || kind == US_COPY_D2D) ||
         (us_pointer_device(source) >= 0) != (kind == US_COPY_D2H || kind == US_COPY_D2D))
         kind = us_copy_kind_of(destination, source, cudaMemcpyDefault);
-    bool pinned = false;
-    if (kind == US_COPY_H2D)
-        pinned = us_pointer_is_pinned(source);
-    else if (kind == US_COPY_D2H)
-        pinned = us_pointer_is_pinned(destination);
-    bool blocking = kind != US_COPY_D2D && (!asynchronous || !pinned);
     if (!us_stream_is_capturing(stream))
         us_copy_values(destination, source, bytes, kind);
-    record.stream = us_stream_number(stream);
-    record.a = (uintptr_t)destination;
-    record.b = (uintptr_t)source;
-    record.c = bytes;
-    record.d = (uint64_t)kind;
-    record.flags = (blocking ? US_FLAG_BLOCKING : 0u) | (pinned ? US_FLAG_PINNED : 0u);
-    us_emit(&record);
+    emit_copy(&record, destination, source, bytes, kind, stream, asynchronous);
     return cudaSuccess;
 }
 
 cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, size_t bytes,
-                           cudaStream_t stream, bool blocking) {
+                           cudaStream_t stream, bool asynchronous) {
     if (us_forked)
         return cudaErrorInitializationError;
     if (!us_stream_is_valid(stream))
@@ -141,7 +152,11 @@ cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, 
     record.a = (uintptr_t)pointer;
     record.b = value;
     record.c = bytes;
+    /* Same page: memset is asynchronous except on page-locked and managed memory. */
+    bool blocking = !asynchronous && attributes.type != cudaMemoryTypeDevice;
     record.flags = blocking ? US_FLAG_BLOCKING : 0u;
+    if (blocking)
+        us_host_synchronized();
     us_emit(&record);
     return cudaSuccess;
 }
@@ -230,32 +245,93 @@ US_EXPORT cudaError_t cudaMemcpyPeer(void *destination, int destination_device, 
                                    false));
 }
 
-/* One record for the whole rectangle; its values row by row. */
+/* A box of `depth` slices of `height` rows of `width` bytes; slices lie `*_height` rows apart. One
+   record for the whole box; its values row by row. */
+struct box {
+    char *destination;
+    const char *source;
+    size_t destination_pitch, source_pitch, destination_height, source_height;
+    size_t width, height, depth;
+};
+
+static cudaError_t copy_box(const struct box *box, int cuda_kind, cudaStream_t stream,
+                            bool asynchronous) {
+    if (us_forked)
+        return cudaErrorInitializationError;
+    if (!us_stream_is_valid(stream))
+        return cudaErrorInvalidResourceHandle;
+    if (!box->width || !box->height || !box->depth)
+        return cudaSuccess;
+    if (!box->destination || !box->source)
+        return cudaErrorInvalidValue;
+    if (box->width > box->destination_pitch || box->width > box->source_pitch)
+        return cudaErrorInvalidPitchValue;
+    struct us_record record = us_record_begin(US_API_MEMCPY);
+    int kind = us_copy_kind_of(box->destination, box->source, cuda_kind);
+    for (size_t slice = 0; slice < box->depth && !us_stream_is_capturing(stream); slice++) {
+        char *to = box->destination + slice * box->destination_height * box->destination_pitch;
+        const char *from = box->source + slice * box->source_height * box->source_pitch;
+        for (size_t row = 0; row < box->height; row++)
+            us_copy_values(to + row * box->destination_pitch, from + row * box->source_pitch,
+                           box->width, kind);
+    }
+    emit_copy(&record, box->destination, box->source, box->width * box->height * box->depth, kind,
+              stream, asynchronous);
+    return cudaSuccess;
+}
+
 static cudaError_t copy_2d(char *destination, size_t destination_pitch, const char *source,
                            size_t source_pitch, size_t width, size_t height, int cuda_kind,
                            cudaStream_t stream, bool asynchronous) {
-    if (width > destination_pitch || width > source_pitch)
-        return cudaErrorInvalidPitchValue;
-    if (!us_stream_is_valid(stream))
-        return cudaErrorInvalidResourceHandle;
-    if (!width || !height)
-        return cudaSuccess;
-    struct us_record record = us_record_begin(US_API_MEMCPY);
-    int kind = us_copy_kind_of(destination, source, cuda_kind);
-    const void *host = kind == US_COPY_H2D ? source : destination;
-    bool pinned = kind != US_COPY_D2D && us_pointer_is_pinned(host);
-    bool blocking = kind != US_COPY_D2D && (!asynchronous || !pinned);
-    for (size_t row = 0; row < height; row++)
-        us_copy_values(destination + row * destination_pitch, source + row * source_pitch, width,
-                       kind);
-    record.stream = us_stream_number(stream);
-    record.a = (uintptr_t)destination;
-    record.b = (uintptr_t)source;
-    record.c = width * height;
-    record.d = (uint64_t)kind;
-    record.flags = (blocking ? US_FLAG_BLOCKING : 0u) | (pinned ? US_FLAG_PINNED : 0u);
-    us_emit(&record);
-    return cudaSuccess;
+    struct box box = {.destination = destination,
+                      .source = source,
+                      .destination_pitch = destination_pitch,
+                      .source_pitch = source_pitch,
+                      .width = width,
+                      .height = height,
+                      .depth = 1};
+    return copy_box(&box, cuda_kind, stream, asynchronous);
+}
+
+/* Arrays (textures) do not exist here, and all devices share one address space. */
+static cudaError_t copy_3d(const struct cudaMemcpy3DParms *p, cudaStream_t stream,
+                           bool asynchronous) {
+    if (!p)
+        return cudaErrorInvalidValue;
+    if (p->srcArray || p->dstArray)
+        return us_unsupported("cudaMemcpy3D of arrays", cudaErrorNotSupported);
+    const struct cudaPitchedPtr *from = &p->srcPtr, *to = &p->dstPtr;
+    struct box box = {
+        .destination = (char *)to->ptr + p->dstPos.x +
+                       (p->dstPos.z * to->ysize + p->dstPos.y) * to->pitch,
+        .source = (const char *)from->ptr + p->srcPos.x +
+                  (p->srcPos.z * from->ysize + p->srcPos.y) * from->pitch,
+        .destination_pitch = to->pitch,
+        .source_pitch = from->pitch,
+        .destination_height = to->ysize,
+        .source_height = from->ysize,
+        .width = p->extent.width,
+        .height = p->extent.height,
+        .depth = p->extent.depth,
+    };
+    return copy_box(&box, p->kind, stream, asynchronous);
+}
+
+static cudaError_t copy_3d_peer(const struct cudaMemcpy3DPeerParms *p, cudaStream_t stream,
+                                bool asynchronous) {
+    if (!p)
+        return cudaErrorInvalidValue;
+    struct cudaMemcpy3DParms parameters = {
+        .srcArray = p->srcArray,
+        .srcPos = p->srcPos,
+        .srcPtr = p->srcPtr,
+        .dstArray = p->dstArray,
+        .dstPos = p->dstPos,
+        .dstPtr = p->dstPtr,
+        .extent = p->extent,
+        .kind = cudaMemcpyDeviceToDevice,
+    };
+    return copy_3d(&parameters, stream, asynchronous);
 }
 
 US_EXPORT cudaError_t cudaMemcpy2D(void *destination, size_t destination_pitch, const void *source,
@@ -271,12 +347,30 @@ US_EXPORT cudaError_t cudaMemcpy2DAsync(void *destination, size_t destination_pi
                             kind, stream, true));
 }
 
+US_EXPORT cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *parameters) {
+    return us_error(copy_3d(parameters, NULL, false));
+}
+
+US_EXPORT cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *parameters,
+                                        cudaStream_t stream) {
+    return us_error(copy_3d(parameters, stream, true));
+}
+
+US_EXPORT cudaError_t cudaMemcpy3DPeer(const struct cudaMemcpy3DPeerParms *parameters) {
+    return us_error(copy_3d_peer(parameters, NULL, false));
+}
+
+US_EXPORT cudaError_t cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *parameters,
+                                            cudaStream_t stream) {
+    return us_error(copy_3d_peer(parameters, stream, true));
+}
+
 US_EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t bytes) {
     return us_error(us_record_fill(pointer, (uint32_t)value & 0xff, 1, bytes, NULL, false));
 }
 
 US_EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream) {
-    return us_error(us_record_fill(pointer, (uint32_t)value & 0xff, 1, bytes, stream, false));
+    return us_error(us_record_fill(pointer, (uint32_t)value & 0xff, 1, bytes, stream, true));
 }
 
 /* Pools: stream-ordered allocation. Every pool serves from the device's memory at once. --------- */
@@ -496,13 +590,35 @@ US_EXPORT cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol) {
     return cudaSuccess;
 }
 
-US_EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *source, size_t bytes,
-                                         size_t offset, int kind) {
+/* `offset` bytes into a variable of the device. */
+static cudaError_t copy_symbol(const void *symbol, void *host, size_t bytes, size_t offset, int kind,
+                               bool to_symbol, cudaStream_t stream, bool asynchronous) {
     size_t size;
     char *address = variable_address(symbol, &size);
     if (!address)
-        return us_error(cudaErrorInvalidSymbol);
+        return cudaErrorInvalidSymbol;
     if (offset + bytes > size)
-        return us_error(cudaErrorInvalidValue);
-    return us_error(us_record_copy(address + offset, source, bytes, kind, NULL, false));
+        return cudaErrorInvalidValue;
+    return us_record_copy(to_symbol ? address + offset : host, to_symbol ? host : address + offset,
+                          bytes, kind, stream, asynchronous);
+}
+
+US_EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *source, size_t bytes,
+                                         size_t offset, int kind) {
+    return us_error(copy_symbol(symbol, (void *)source, bytes, offset, kind, true, NULL, false));
+}
+
+US_EXPORT cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *source, size_t bytes,
+                                              size_t offset, int kind, cudaStream_t stream) {
+    return us_error(copy_symbol(symbol, (void *)source, bytes, offset, kind, true, stream, true));
+}
+
+US_EXPORT cudaError_t cudaMemcpyFromSymbol(void *destination, const void *symbol, size_t bytes,
+                                           size_t offset, int kind) {
+    return us_error(copy_symbol(symbol, destination, bytes, offset, kind, false, NULL, false));
+}
+
+US_EXPORT cudaError_t cudaMemcpyFromSymbolAsync(void *destination, const void *symbol, size_t bytes,
+                                                size_t offset, int kind, cudaStream_t stream) {
+    return us_error(copy_symbol(symbol, destination, bytes, offset, kind, false, stream, true));
 }

@@ -1,61 +1,28 @@
 /*
- * Streams, events, captures and graphs. Device work has no duration here: events are complete as
- * soon as they are recorded. Handles are pointers into slabs, so any value can be checked.
+ * Streams and events. Device work has no duration here: it is complete as soon as it is issued.
  */
 #include <string.h>
 
-#include "core.h"
+#include "stream.h"
 
 #define STREAM_MAGIC 0x55535452u
 #define EVENT_MAGIC 0x55455654u
-#define GRAPH_MAGIC 0x55475048u
-#define EXEC_MAGIC 0x55475845u
-
-struct CUgraph_st {
-    uint32_t magic;
-    uint32_t number; /* the capture's sequence number; 0 for a graph that was built by hand */
-    uint64_t nodes;
-};
-
-struct CUgraphExec_st {
-    uint32_t magic;
-    uint32_t number;
-    uint32_t capture;
-    uint32_t reserved;
-};
-
-struct CUstream_st {
-    uint32_t magic;
-    uint32_t number;
-    struct us_stream properties;
-    struct CUgraph_st *capture; /* the graph being captured */
-    bool is_origin;
-};
-
-struct CUevent_st {
-    uint32_t magic;
-    uint32_t flags;
-    uint64_t number;
-    uint64_t recorded; /* order of its last record, 0 = never */
-    uint32_t device;
-    struct CUgraph_st *capture;
-};
 
 static struct us_slab streams = {.object_bytes = 64};
 static struct us_slab events = {.object_bytes = 64};
-static struct us_slab graphs = {.object_bytes = 32};
-static struct us_slab execs = {.object_bytes = 32};
 _Static_assert(sizeof(struct CUstream_st) <= 64 && sizeof(struct CUevent_st) <= 64, "slab objects");
 
-static uint32_t next_stream = 2, next_capture, next_exec;
+static uint32_t next_stream = 2;
 static uint64_t next_event, record_order;
-static int active_captures;
+/* What is known to have ended because the host has waited: see us_host_synchronized. */
+static uint64_t synchronizations = 1, synchronized_records;
+static _Thread_local bool polling;
 /* The default streams: legacy and per-thread. They cannot be captured together with others. */
 static struct CUstream_st default_streams[2] = {{.magic = STREAM_MAGIC, .number = US_STREAM_LEGACY},
                                                 {.magic = STREAM_MAGIC,
                                                  .number = US_STREAM_PER_THREAD}};
 
-static struct CUstream_st *stream_of(cudaStream_t handle) {
+struct CUstream_st *us_stream_of(cudaStream_t handle) {
     if (!handle || handle == cudaStreamLegacy)
         return &default_streams[0];
     if (handle == cudaStreamPerThread)
@@ -68,26 +35,73 @@ static struct CUevent_st *event_of(cudaEvent_t handle) {
     return us_slab_holds(&events, handle) && handle->magic == EVENT_MAGIC ? handle : NULL;
 }
 
-static struct CUgraph_st *graph_of(cudaGraph_t handle) {
-    return us_slab_holds(&graphs, handle) && handle->magic == GRAPH_MAGIC ? handle : NULL;
-}
-
+/* Called for every operation on a stream. */
 uint32_t us_stream_number(cudaStream_t handle) {
-    const struct CUstream_st *stream = stream_of(handle);
-    return stream ? stream->number : 0;
+    struct CUstream_st *stream = us_stream_of(handle);
+    if (!stream)
+        return 0;
+    uint64_t now = __atomic_load_n(&synchronizations, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->used, now, __ATOMIC_RELAXED);
+    if (__builtin_expect(stream->capture != NULL, 0))
+        us_capture_count_node(stream->capture);
+    return stream->number;
 }
 
 bool us_stream_is_valid(cudaStream_t handle) {
-    return stream_of(handle) != NULL;
+    return us_stream_of(handle) != NULL;
 }
 
 bool us_stream_is_capturing(cudaStream_t handle) {
-    if (!__atomic_load_n(&active_captures, __ATOMIC_RELAXED))
+    const struct CUstream_st *stream = us_stream_of(handle);
+    return stream && stream->capture;
+}
+
+bool us_stream_is_legacy(const struct CUstream_st *stream) {
+    return stream == &default_streams[0];
+}
+
+void us_streams_leave_capture(const struct CUgraph_st *graph) {
+    for (size_t i = 0; i < streams.used; i++) {
+        struct CUstream_st *stream = (void *)(streams.base + i * streams.object_bytes);
+        if (stream->magic == STREAM_MAGIC && stream->capture == graph)
+            stream->capture = NULL;
+    }
+    for (size_t i = 0; i < events.used; i++) {
+        struct CUevent_st *event = (void *)(events.base + i * events.object_bytes);
+        if (event->magic == EVENT_MAGIC && event->capture == graph)
+            event->capture = NULL;
+    }
+}
+
+/* Polling -------------------------------------------------------------------------------------- */
+
+void us_host_synchronized(void) {
+    uint64_t records = __atomic_load_n(&record_order, __ATOMIC_RELAXED);
+    __atomic_store_n(&synchronized_records, records, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&synchronizations, 1, __ATOMIC_RELAXED);
+}
+
+/* Queries of the calling thread are the program's own, not PyTorch's. All work is done as soon as
+   it is issued, but a program that polls would then ask once and look like one that only wants to
+   know. So its first question about work that the host has not waited for is answered with "not
+   ready": who asks again at once is polling. */
+US_EXPORT void understudy_polling(int begins) {
+    polling = begins != 0;
+}
+
+static bool is_first_question_of_event(struct CUevent_st *event) {
+    if (!polling || event->recorded <= __atomic_load_n(&synchronized_records, __ATOMIC_RELAXED) ||
+        event->asked == event->recorded)
         return false;
-    struct CUstream_st *stream = stream_of(handle);
-    if (!stream || !stream->capture)
+    event->asked = event->recorded;
+    return true;
+}
+
+static bool is_first_question_of_stream(struct CUstream_st *stream) {
+    if (!polling || __atomic_load_n(&stream->used, __ATOMIC_RELAXED) !=
+                        __atomic_load_n(&synchronizations, __ATOMIC_RELAXED))
         return false;
-    stream->capture->nodes++;
+    __atomic_store_n(&stream->used, 0, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -125,7 +139,7 @@ static cudaError_t stream_create(cudaStream_t *out, unsigned flags, int priority
 
 static cudaError_t stream_destroy(cudaStream_t handle) {
     struct us_record record = us_record_begin(US_API_STREAM_DESTROY);
-    struct CUstream_st *stream = stream_of(handle);
+    struct CUstream_st *stream = us_stream_of(handle);
     if (!stream || stream == &default_streams[0] || stream == &default_streams[1])
         return cudaErrorInvalidResourceHandle;
     record.stream = stream->number;
@@ -138,14 +152,18 @@ static cudaError_t stream_operation(enum us_api api, cudaStream_t handle) {
     if (us_forked)
         return cudaErrorInitializationError;
     struct us_record record = us_record_begin(api);
-    struct CUstream_st *stream = stream_of(handle);
+    struct CUstream_st *stream = us_stream_of(handle);
     if (!stream)
         return cudaErrorInvalidResourceHandle;
     if (stream->capture)
         return cudaErrorStreamCaptureUnsupported;
     record.stream = stream->number;
+    bool not_ready = api == US_API_STREAM_QUERY && is_first_question_of_stream(stream);
+    record.flags = not_ready ? US_FLAG_NOT_READY : 0;
+    if (api == US_API_STREAM_SYNCHRONIZE)
+        us_host_synchronized();
     us_emit(&record);
-    return cudaSuccess;
+    return not_ready ? cudaErrorNotReady : cudaSuccess;
 }
 
 static cudaError_t event_create(cudaEvent_t *out, unsigned flags) {
@@ -183,36 +201,47 @@ static cudaError_t event_operation(enum us_api api, cudaEvent_t handle) {
     if (!event)
         return cudaErrorInvalidResourceHandle;
     record.a = event->number;
+    bool not_ready = api == US_API_EVENT_QUERY && is_first_question_of_event(event);
+    record.flags = not_ready ? US_FLAG_NOT_READY : 0;
+    if (api == US_API_EVENT_SYNCHRONIZE)
+        us_host_synchronized();
     if (api == US_API_EVENT_DESTROY)
         us_slab_give(&events, event);
     us_emit(&record);
-    return cudaSuccess;
+    return not_ready ? cudaErrorNotReady : cudaSuccess;
 }
 
-static cudaError_t event_record(cudaEvent_t handle, cudaStream_t stream_handle) {
+/* In a capture, an external record or wait is a node of the graph, which meets streams outside of it
+   at every launch; any other one orders the capture's own streams. */
+static cudaError_t event_record(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
     struct us_record record = us_record_begin(US_API_EVENT_RECORD);
     struct CUevent_st *event = event_of(handle);
-    struct CUstream_st *stream = stream_of(stream_handle);
+    struct CUstream_st *stream = us_stream_of(stream_handle);
     if (!event || !stream)
         return cudaErrorInvalidResourceHandle;
     event->recorded = __atomic_add_fetch(&record_order, 1, __ATOMIC_RELAXED);
-    event->capture = stream->capture;
+    bool external = flags & cudaEventRecordExternal;
+    event->capture = external ? NULL : stream->capture;
     record.stream = stream->number;
     record.a = event->number;
+    record.flags = external && stream->capture ? US_FLAG_EXTERNAL : 0;
     us_emit(&record);
     return cudaSuccess;
 }
 
-static cudaError_t stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle) {
+static cudaError_t stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle,
+                                     unsigned flags) {
     struct us_record record = us_record_begin(US_API_STREAM_WAIT_EVENT);
     struct CUevent_st *event = event_of(handle);
-    struct CUstream_st *stream = stream_of(stream_handle);
+    struct CUstream_st *stream = us_stream_of(stream_handle);
     if (!event || !stream)
         return cudaErrorInvalidResourceHandle;
-    if (event->capture && !stream->capture) /* the stream joins the capture */
+    bool external = flags & cudaEventWaitExternal;
+    if (event->capture && !stream->capture && !external) /* the stream joins the capture */
         stream->capture = event->capture;
     record.stream = stream->number;
     record.a = event->number;
+    record.flags = external && stream->capture ? US_FLAG_EXTERNAL : 0;
     us_emit(&record);
     return cudaSuccess;
 }
@@ -237,7 +266,7 @@ static cudaError_t event_elapsed(float *milliseconds, cudaEvent_t start_handle,
 
 static cudaError_t host_function(cudaStream_t handle, cudaHostFn_t function, void *data) {
     struct us_record record = us_record_begin(US_API_HOST_FUNCTION);
-    struct CUstream_st *stream = stream_of(handle);
+    struct CUstream_st *stream = us_stream_of(handle);
     if (!stream)
         return cudaErrorInvalidResourceHandle;
     if (!function)
@@ -246,123 +275,6 @@ static cudaError_t host_function(cudaStream_t handle, cudaHostFn_t function, voi
     us_emit(&record);
     if (!stream->capture)
         function(data);
-    return cudaSuccess;
-}
-
-/* Captures and graphs -------------------------------------------------------------------------- */
-
-static struct CUgraph_st *graph_new(void) {
-    struct CUgraph_st *graph = us_slab_take(&graphs);
-    if (graph)
-        graph->magic = GRAPH_MAGIC;
-    return graph;
-}
-
-static cudaError_t capture_begin(cudaStream_t handle, struct CUgraph_st *graph) {
-    struct us_record record = us_record_begin(US_API_CAPTURE_BEGIN);
-    struct CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return cudaErrorInvalidResourceHandle;
-    if (stream->capture || stream == &default_streams[0])
-        return cudaErrorStreamCaptureUnsupported;
-    if (!graph && !(graph = graph_new()))
-        return cudaErrorMemoryAllocation;
-    graph->number = __atomic_add_fetch(&next_capture, 1, __ATOMIC_RELAXED);
-    stream->capture = graph;
-    stream->is_origin = true;
-    __atomic_fetch_add(&active_captures, 1, __ATOMIC_RELAXED);
-    record.stream = stream->number;
-    record.a = graph->number;
-    us_emit(&record);
-    return cudaSuccess;
-}
-
-static cudaError_t capture_end(cudaStream_t handle, cudaGraph_t *out) {
-    struct us_record record = us_record_begin(US_API_CAPTURE_END);
-    struct CUstream_st *origin = stream_of(handle);
-    if (!origin)
-        return cudaErrorInvalidResourceHandle;
-    if (!origin->capture || !origin->is_origin)
-        return cudaErrorStreamCaptureInvalidated;
-    struct CUgraph_st *graph = origin->capture;
-    for (size_t i = 0; i < streams.used; i++) {
-        struct CUstream_st *stream = (void *)(streams.base + i * streams.object_bytes);
-        if (stream->magic == STREAM_MAGIC && stream->capture == graph)
-            stream->capture = NULL;
-    }
-    origin->capture = NULL;
-    origin->is_origin = false;
-    for (size_t i = 0; i < events.used; i++) {
-        struct CUevent_st *event = (void *)(events.base + i * events.object_bytes);
-        if (event->magic == EVENT_MAGIC && event->capture == graph)
-            event->capture = NULL;
-    }
-    __atomic_fetch_sub(&active_captures, 1, __ATOMIC_RELAXED);
-    record.stream = origin->number;
-    record.a = graph->number;
-    if (out)
-        *out = graph;
-    us_emit(&record);
-    return cudaSuccess;
-}
-
-static cudaError_t capture_info(cudaStream_t handle, int *status, unsigned long long *id,
-                                cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
-                                size_t *dependency_count) {
-    struct CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return cudaErrorInvalidResourceHandle;
-    if (!status)
-        return cudaErrorInvalidValue;
-    *status = stream->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    if (id)
-        *id = stream->capture ? stream->capture->number : 0;
-    if (graph)
-        *graph = stream->capture;
-    if (dependencies)
-        *dependencies = NULL;
-    if (dependency_count)
-        *dependency_count = 0;
-    return cudaSuccess;
-}
-
-static cudaError_t graph_instantiate(cudaGraphExec_t *out, cudaGraph_t handle) {
-    struct CUgraph_st *graph = graph_of(handle);
-    if (!graph || !out)
-        return cudaErrorInvalidValue;
-    struct CUgraphExec_st *exec = us_slab_take(&execs);
-    if (!exec)
-        return cudaErrorMemoryAllocation;
-    exec->number = __atomic_add_fetch(&next_exec, 1, __ATOMIC_RELAXED);
-    exec->capture = graph->number;
-    exec->magic = EXEC_MAGIC;
-    *out = exec;
-    return cudaSuccess;
-}
-
-static cudaError_t graph_launch(cudaGraphExec_t exec, cudaStream_t handle) {
-    struct us_record record = us_record_begin(US_API_GRAPH_LAUNCH);
-    struct CUstream_st *stream = stream_of(handle);
-    if (!stream || !us_slab_holds(&execs, exec) || exec->magic != EXEC_MAGIC)
-        return cudaErrorInvalidResourceHandle;
-    record.stream = stream->number;
-    record.a = exec->capture;
-    record.b = exec->number;
-    us_emit(&record);
-    return cudaSuccess;
-}
-
-static cudaError_t graph_destroy(cudaGraph_t graph) {
-    if (!graph_of(graph))
-        return cudaErrorInvalidValue;
-    us_slab_give(&graphs, graph);
-    return cudaSuccess;
-}
-
-static cudaError_t exec_destroy(cudaGraphExec_t exec) {
-    if (!us_slab_holds(&execs, exec) || exec->magic != EXEC_MAGIC)
-        return cudaErrorInvalidValue;
-    us_slab_give(&execs, exec);
     return cudaSuccess;
 }
 
@@ -394,13 +306,12 @@ US_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 US_EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-    (void)flags;
-    return us_error(stream_wait_event(stream, event));
+    return us_error(stream_wait_event(stream, event, flags));
 }
 
 static cudaError_t stream_property(cudaStream_t handle, const void *out,
                                    const struct CUstream_st **stream) {
-    *stream = stream_of(handle);
+    *stream = us_stream_of(handle);
     return !*stream ? cudaErrorInvalidResourceHandle : !out ? cudaErrorInvalidValue : cudaSuccess;
 }
 
@@ -444,120 +355,6 @@ US_EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest
     return cudaSuccess;
 }
 
-US_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int *status) {
-    return us_error(capture_info(stream, status, NULL, NULL, NULL, NULL));
-}
-
-US_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, int *status,
-                                               unsigned long long *id, cudaGraph_t *graph,
-                                               const cudaGraphNode_t **dependencies,
-                                               const void **edges, size_t *dependency_count) {
-    if (edges)
-        *edges = NULL;
-    return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
-}
-
-/* CUDA 12 has it with and without edges, and its headers map the plain name to _v2. */
-US_EXPORT cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, int *status,
-                                                  unsigned long long *id, cudaGraph_t *graph,
-                                                  const cudaGraphNode_t **dependencies,
-                                                  size_t *dependency_count) {
-    return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
-}
-
-US_EXPORT cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream, int *status,
-                                                  unsigned long long *id, cudaGraph_t *graph,
-                                                  const cudaGraphNode_t **dependencies,
-                                                  const void **edges, size_t *dependency_count) {
-    if (edges)
-        *edges = NULL;
-    return us_error(capture_info(stream, status, id, graph, dependencies, dependency_count));
-}
-
-US_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream,
-                                                          cudaGraphNode_t *dependencies,
-                                                          const void *edges, size_t count,
-                                                          unsigned flags) {
-    (void)dependencies, (void)edges, (void)count, (void)flags;
-    return us_error(us_stream_is_valid(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle);
-}
-
-US_EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(int *mode) {
-    static __thread int current; /* cudaStreamCaptureModeGlobal */
-    if (!mode)
-        return us_error(cudaErrorInvalidValue);
-    int previous = current;
-    current = *mode;
-    *mode = previous;
-    return cudaSuccess;
-}
-
-US_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode) {
-    (void)mode;
-    return us_error(capture_begin(stream, NULL));
-}
-
-US_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
-                                                    const cudaGraphNode_t *dependencies,
-                                                    const void *edges, size_t count, int mode) {
-    (void)dependencies, (void)edges, (void)count, (void)mode;
-    if (!graph_of(graph))
-        return us_error(cudaErrorInvalidValue);
-    return us_error(capture_begin(stream, graph));
-}
-
-US_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    return us_error(capture_end(stream, graph));
-}
-
-US_EXPORT cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags) {
-    (void)flags;
-    if (!graph)
-        return us_error(cudaErrorInvalidValue);
-    *graph = graph_new();
-    return us_error(*graph ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-US_EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *nodes, size_t *count) {
-    const struct CUgraph_st *graph = graph_of(handle);
-    if (!graph || !count)
-        return us_error(cudaErrorInvalidValue);
-    if (nodes) /* nodes are counted, not kept */
-        *count = 0;
-    else
-        *count = graph->nodes;
-    return cudaSuccess;
-}
-
-US_EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                           unsigned long long flags) {
-    (void)flags;
-    return us_error(graph_instantiate(exec, graph));
-}
-
-US_EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                                    unsigned long long flags) {
-    (void)flags;
-    return us_error(graph_instantiate(exec, graph));
-}
-
-US_EXPORT cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
-    (void)exec;
-    return us_error(us_stream_is_valid(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle);
-}
-
-US_EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-    return us_error(graph_launch(exec, stream));
-}
-
-US_EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    return us_error(graph_destroy(graph));
-}
-
-US_EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-    return us_error(exec_destroy(exec));
-}
-
 US_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
     return us_error(host_function(stream, function, data));
 }
@@ -583,13 +380,12 @@ US_EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flag
 }
 
 US_EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    return us_error(event_record(event, stream));
+    return us_error(event_record(event, stream, 0));
 }
 
 US_EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
                                                unsigned flags) {
-    (void)flags;
-    return us_error(event_record(event, stream));
+    return us_error(event_record(event, stream, flags));
 }
 
 US_EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -637,8 +433,7 @@ US_EXPORT CUresult cuStreamQuery(CUstream stream) {
 }
 
 US_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    (void)flags;
-    return stream_wait_event(stream, event);
+    return stream_wait_event(stream, event, flags);
 }
 
 US_EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority) {
@@ -647,37 +442,6 @@ US_EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority) {
     if (!error)
         *priority = found->properties.priority;
     return error;
-}
-
-US_EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status) {
-    return capture_info(stream, status, NULL, NULL, NULL, NULL);
-}
-
-US_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
-    (void)mode;
-    return capture_begin(stream, NULL);
-}
-
-US_EXPORT CUresult cuStreamEndCapture(CUstream stream, cudaGraph_t *graph) {
-    return capture_end(stream, graph);
-}
-
-US_EXPORT CUresult cuGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                               unsigned long long flags) {
-    (void)flags;
-    return graph_instantiate(exec, graph);
-}
-
-US_EXPORT CUresult cuGraphLaunch(cudaGraphExec_t exec, CUstream stream) {
-    return graph_launch(exec, stream);
-}
-
-US_EXPORT CUresult cuGraphDestroy(cudaGraph_t graph) {
-    return graph_destroy(graph);
-}
-
-US_EXPORT CUresult cuGraphExecDestroy(cudaGraphExec_t exec) {
-    return exec_destroy(exec);
 }
 
 US_EXPORT CUresult cuLaunchHostFunc(CUstream stream, cudaHostFn_t function, void *data) {
@@ -689,7 +453,7 @@ US_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
 }
 
 US_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-    return event_record(event, stream);
+    return event_record(event, stream, 0);
 }
 
 US_EXPORT CUresult cuEventQuery(CUevent event) {

@@ -26,6 +26,7 @@ int understudy_trace_open(const char *stem);
 void understudy_trace_close(void);
 void understudy_mark_iteration(void);
 void understudy_annotate(const char *text);
+void understudy_polling(int begins);
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
@@ -49,6 +50,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 cudaError_t cudaMemcpy(void *destination, const void *source, size_t bytes, int kind);
 cudaError_t cudaMemcpyAsync(void *destination, const void *source, size_t bytes, int kind,
                             cudaStream_t stream);
+cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *parameters);
 cudaError_t cudaMemset(void *pointer, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);

@@ -124,6 +124,8 @@ def test_enumerations_equal_the_header() -> None:
     assert apis == {api.name: int(api) for api in Api}
     roles = {n: int(v) for n, v in re.findall(r"US_MEMORY_(\w+) = (\d+)", text)}
     assert roles == {role.name: int(role) for role in fmt.MemoryRole}
+    flags = {n: 1 << int(v) for n, v in re.findall(r"US_FLAG_(\w+) = 1u << (\d+)", text)}
+    assert flags == {n: getattr(fmt, f"FLAG_{n}") for n in flags} and len(flags) == 5
     kinds = {n: int(v) for n, v in re.findall(r"US_DEFINITION_(\w+) = (\d+)", text)}
     assert kinds == {
         name: getattr(fmt, name)

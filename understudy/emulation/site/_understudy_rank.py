@@ -393,6 +393,23 @@ def _patch_autograd(module, _rank):
     module._engine_run_backward = _like(run_here, run)
 
 
+def _patch_streams(module, rank):
+    """Queries that the script makes itself; PyTorch's allocator makes others (see stream.c)."""
+
+    def asked_by_script(query):
+        def wrapper(self):
+            rank.library.understudy_polling(1)
+            try:
+                return query(self)
+            finally:
+                rank.library.understudy_polling(0)
+
+        return _like(wrapper, query)
+
+    for kind in (module.Stream, module.Event):
+        kind.query = asked_by_script(kind.query)
+
+
 def _patch_distributed(module, rank):
     """Object collectives, barriers and broadcasts of Python objects carry values that the script
     needs; on an emulated device values do not exist, so they go over gloo."""
@@ -496,6 +513,7 @@ _PATCHES = {
     "torch.nn.modules.module": _patch_modules,
     "torch.autograd.graph": _patch_autograd,
     "torch.autograd.profiler": _patch_profiler,
+    "torch.cuda.streams": _patch_streams,
     "torch._dynamo.convert_frame": _patch_dynamo,
     "torch.distributed.distributed_c10d": _patch_distributed,
 }
