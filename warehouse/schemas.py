@@ -168,6 +168,13 @@ EVENTS = Table(
             nullable=True,
         ),
         Column("thread", _INT32, "host thread, numbered by first appearance"),
+        Column(
+            "graph",
+            _INT32,
+            "CUDA graph (number of its capture) that a host op launches, or that another op is a "
+            "node of: it makes no call of its own; null: none",
+            nullable=True,
+        ),
     ),
 )
 
@@ -215,7 +222,12 @@ COLLECTIVE_PARTS = Table(
         Column("program", _INT32, "program the join belongs to"),
         Column("group", _INT32, "op of the join"),
         Column("part", _INT32, "position in the group, from 0"),
-        Column("kind", _STRING, "all_reduce, ..., send, recv"),
+        Column(
+            "kind",
+            _STRING,
+            "all_reduce, ..., send, recv; communicator_init, _split, _finalize, _destroy, for "
+            "which the host waits",
+        ),
         Column("communicator_local", _INT32, "communicator number in the rank"),
         Column("peer", _INT32, "rank in the communicator; -1 for collectives"),
         Column("sequence", _INT64, "calls on this communicator before this one, in the span"),

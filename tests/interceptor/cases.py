@@ -68,17 +68,17 @@ class Cases:
         return found
 
 
-def run_cases(program: str, interceptor: Path, folder: Path) -> Cases:
-    """Runs a program of this folder, which must meet no call that is not supported."""
-    stem = folder / "calls"
+def run_program(program: str, interceptor: Path, stem: Path) -> str:
+    """Runs a program of this folder with its trace at `stem` and returns what it prints."""
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": f"{interceptor.parent / 'shadow'}:{interceptor.parent}",
         "OMP_NUM_THREADS": "1",
+        "UNDERSTUDY_LIBRARY": str(interceptor),
         "UNDERSTUDY_TRACE": str(stem),
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / program)],
+        [sys.executable, "-W", "error:The CUDA Graph is empty", str(HERE / program)],
         env=environment,
         capture_output=True,
         text=True,
@@ -86,6 +86,13 @@ def run_cases(program: str, interceptor: Path, folder: Path) -> Cases:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_cases(program: str, interceptor: Path, folder: Path) -> Cases:
+    """Runs a program of this folder, which must meet no call that is not supported."""
+    stem = folder / "calls"
+    run_program(program, interceptor, stem)
     trace = read_trace(stem)
     unsupported = trace.records["definition"][trace.records["api"] == Api.UNSUPPORTED]
     assert [trace.texts[int(number)] for number in unsupported] == []

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.unit.lowered import Op, lowered, ops
 from tests.unit.trace_writer import TraceWriter, pointer
-from understudy.emulation.lowering import NO_DEPENDENCY, LoweredRank, count_events, lower
-from understudy.traces.interceptor import FLAG_BLOCKING, FLAG_PINNED, Api, CopyKind, read_trace
-
-
-class Op(NamedTuple):
-    kind: str
-    stream: int
-    depends_on: int = NO_DEPENDENCY
-
-
-def lowered(writer: TraceWriter, folder: Path) -> LoweredRank:
-    return lower(read_trace(writer.write(folder)), {1: (2, 1), 2: (4, 2)})
-
-
-def ops(writer: TraceWriter, folder: Path) -> list[Op]:
-    result = lowered(writer, folder)
-    return [Op(*row) for row in zip(result.kind, result.stream, result.depends_on, strict=True)]
+from understudy.emulation.lowering import FIRST_PRIVATE_STREAM, count_events
+from understudy.traces.interceptor import (
+    FLAG_BLOCKING,
+    FLAG_NOT_READY,
+    FLAG_PINNED,
+    STREAM_PER_THREAD,
+    Api,
+    CopyKind,
+    read_trace,
+)
 
 
 @pytest.fixture
@@ -135,6 +128,7 @@ def test_an_event_on_the_legacy_stream_covers_blocking_streams(tmp_path: Path) -
         (CopyKind.H2D, FLAG_BLOCKING, ["device", "host_wait", "device"]),
         (CopyKind.H2D, FLAG_BLOCKING | FLAG_PINNED, ["device", "device", "host_wait"]),
         (CopyKind.H2D, 0, ["device", "device"]),
+        (CopyKind.H2D, FLAG_PINNED, ["device", "device"]),
         (CopyKind.D2D, FLAG_BLOCKING, ["device", "device"]),
         (CopyKind.H2H, FLAG_BLOCKING, ["device"]),
     ],
@@ -148,6 +142,30 @@ def test_copies_block_as_documented(
     assert [op.kind for op in result] == expected
     waits = [op for op in result if op.kind == "host_wait"]
     assert all(op.depends_on == result.index(op) - 1 for op in waits)
+
+
+def test_a_copy_to_the_device_waits_for_its_stream_only(
+    writer: TraceWriter, tmp_path: Path
+) -> None:
+    writer.launch(2)
+    writer.launch(3)
+    writer.record(Api.MEMCPY, 3, c=4096, d=CopyKind.H2D, flags=FLAG_BLOCKING)
+    assert ops(writer, tmp_path)[2:] == [Op("host_wait", 3, 1), Op("device", 3)]
+
+
+@pytest.mark.parametrize(("flags", "waits"), [(0, 0), (FLAG_BLOCKING, 1)])
+def test_a_memset_blocks_only_where_the_host_is_involved(
+    writer: TraceWriter, tmp_path: Path, flags: int, waits: int
+) -> None:
+    writer.record(Api.MEMSET, 2, c=4096, flags=flags)
+    assert [op.kind for op in ops(writer, tmp_path)] == ["device"] + ["host_wait"] * waits
+
+
+def test_host_functions_take_no_time_on_their_stream(writer: TraceWriter, tmp_path: Path) -> None:
+    writer.launch(2)
+    writer.record(Api.HOST_FUNCTION, 2)
+    writer.launch(2)
+    assert ops(writer, tmp_path) == [Op("device", 2), Op("device", 2)]
 
 
 def test_device_synchronize_waits_for_what_is_new(writer: TraceWriter, tmp_path: Path) -> None:
@@ -175,6 +193,96 @@ def test_queries_are_host_time_only(writer: TraceWriter, tmp_path: Path) -> None
     assert result.gap_ns == [0, 27_000]
 
 
+def test_a_loop_of_queries_is_one_wait_from_its_begin(writer: TraceWriter, tmp_path: Path) -> None:
+    """while not event.query(): time.sleep(...)"""
+    writer.launch(2)
+    writer.record(Api.EVENT_RECORD, 2, a=1)
+    writer.record(Api.EVENT_QUERY, a=1, flags=FLAG_NOT_READY)
+    writer.record(Api.EVENT_QUERY, a=1, after_ns=5_000_000)
+    writer.launch(3)
+    result = lowered(writer, tmp_path)
+    assert result.kind == ["device", "host_wait", "device"]
+    assert result.depends_on[1] == 0
+    assert result.gap_ns == [0, 18_000, 9_000]  # without the time between the two queries
+
+
+def test_a_loop_over_several_events_waits_for_each(writer: TraceWriter, tmp_path: Path) -> None:
+    """while not all(e.query() for e in events): pass"""
+    for event, stream in ((1, 2), (2, 3)):
+        writer.launch(stream)
+        writer.record(Api.EVENT_RECORD, stream, a=event)
+    for event, flags in ((1, FLAG_NOT_READY), (1, 0), (2, FLAG_NOT_READY), (1, 0), (2, 0)):
+        writer.record(Api.EVENT_QUERY, a=event, flags=flags)
+    assert ops(writer, tmp_path)[2:] == [Op("host_wait", 2, 0), Op("host_wait", 3, 1)]
+
+
+def test_a_loop_of_stream_queries_waits_for_the_stream(writer: TraceWriter, tmp_path: Path) -> None:
+    writer.launch(2)
+    writer.record(Api.STREAM_QUERY, 2, flags=FLAG_NOT_READY)
+    writer.record(Api.STREAM_QUERY, 2)
+    assert ops(writer, tmp_path) == [Op("device", 2), Op("host_wait", 2, 0)]
+
+
+def test_a_program_that_asks_and_does_something_else_does_not_wait(
+    writer: TraceWriter, tmp_path: Path
+) -> None:
+    """if not event.query(): do something; later: if event.query(): ..."""
+    writer.launch(2)
+    writer.record(Api.EVENT_RECORD, 2, a=1)
+    writer.record(Api.EVENT_QUERY, a=1, flags=FLAG_NOT_READY)
+    writer.launch(3)
+    writer.record(Api.EVENT_QUERY, a=1)
+    writer.launch(3)
+    result = lowered(writer, tmp_path)
+    assert result.kind == ["device"] * 3
+    assert result.gap_ns == [0, 27_000, 18_000]
+
+
+def test_a_thread_that_polls_beside_the_program_is_dropped(
+    writer: TraceWriter, tmp_path: Path
+) -> None:
+    poller = writer.thread("poller")
+    writer.launch(2)
+    writer.record(Api.EVENT_QUERY, a=1, flags=FLAG_NOT_READY, thread=poller)
+    writer.record(Api.EVENT_QUERY, a=1, thread=poller)
+    writer.launch(2)
+    result = lowered(writer, tmp_path)
+    assert result.kind == ["device"] * 2
+    assert result.gap_ns == [0, 29_000]
+
+
+def test_each_thread_has_a_default_stream_of_its_own(writer: TraceWriter, tmp_path: Path) -> None:
+    other = writer.thread("pt_autograd_0")
+    writer.launch(STREAM_PER_THREAD)
+    writer.launch(STREAM_PER_THREAD, thread=other)
+    writer.launch(0)  # the legacy stream waits for both: they are blocking streams
+    writer.launch(STREAM_PER_THREAD)
+    writer.record(Api.DEVICE_SYNCHRONIZE)
+    assert ops(writer, tmp_path) == [
+        Op("device", STREAM_PER_THREAD),
+        Op("device", FIRST_PRIVATE_STREAM),
+        Op("stream_wait", 0, 0),
+        Op("stream_wait", 0, 1),
+        Op("device", 0),
+        Op("stream_wait", STREAM_PER_THREAD, 4),
+        Op("device", STREAM_PER_THREAD),
+        Op("host_wait", 0, 4),
+        Op("host_wait", STREAM_PER_THREAD, 6),
+        Op("host_wait", FIRST_PRIVATE_STREAM, 1),
+    ]
+
+
+def test_an_event_that_is_destroyed_still_holds_those_that_wait(
+    writer: TraceWriter, tmp_path: Path
+) -> None:
+    writer.launch(2)
+    writer.record(Api.EVENT_RECORD, 2, a=1)
+    writer.record(Api.STREAM_WAIT_EVENT, 3, a=1)
+    writer.record(Api.EVENT_DESTROY, a=1)
+    writer.launch(3)
+    assert ops(writer, tmp_path)[1:] == [Op("stream_wait", 3, 0), Op("device", 3)]
+
+
 def test_polling_and_idle_threads_are_dropped(writer: TraceWriter, tmp_path: Path) -> None:
     watchdog = writer.thread("pt_nccl_watchdg")
     pinning = writer.thread("pin_memory")
@@ -192,57 +300,6 @@ def test_polling_and_idle_threads_are_dropped(writer: TraceWriter, tmp_path: Pat
     assert count_events(read_trace(tmp_path / "rank-0")) == 3
 
 
-def test_sends_and_receives_of_a_group_are_one_op(writer: TraceWriter, tmp_path: Path) -> None:
-    writer.communicator(5, 0, 2)
-    writer.launch(2)
-    writer.record(Api.GROUP_START)
-    writer.record(Api.SEND, 2, definition=1, a=1, b=4096, flags=7)
-    writer.record(Api.RECV, 2, definition=1, a=1, b=8192, flags=7)
-    writer.record(Api.GROUP_END)
-    result = lowered(writer, tmp_path)
-    assert result.kind == ["device", "join"]
-    (parts,) = result.parts.values()
-    assert [(p.kind, p.peer, p.size_bytes) for p in parts] == [("send", 1, 4096), ("recv", 1, 8192)]
-    features = dict(result.signatures[result.signature[1]].features)
-    assert features["size_bytes"] == 8192
-
-
-def test_collectives_of_a_group_stay_apart_and_are_issued_at_its_end(
-    writer: TraceWriter, tmp_path: Path
-) -> None:
-    writer.communicator(5, 0, 2)
-    writer.communicator(6, 0, 4)
-    writer.record(Api.GROUP_START)
-    writer.all_reduce(1, 400, stream=2)
-    writer.launch(2)
-    writer.all_reduce(2, 800, stream=3)
-    writer.record(Api.GROUP_END)
-    assert ops(writer, tmp_path) == [
-        Op("device", 2),
-        Op("join", 2),
-        Op("join", 2),
-        Op("stream_wait", 3, 2),
-    ]
-
-
-def test_the_size_of_a_collective_is_that_of_nccl_tests(
-    writer: TraceWriter, tmp_path: Path
-) -> None:
-    writer.communicator(5, 0, 2)
-    writer.communicator(6, 0, 4)
-    writer.record(Api.COLLECTIVE, 2, definition=2, a=3, b=1000, flags=9)  # all_gather
-    writer.record(Api.COLLECTIVE, 2, definition=2, a=1 | 2 << 8, b=1000, flags=9)  # broadcast
-    writer.record(Api.COLLECTIVE, 2, definition=2, a=0 | 4 << 40, b=1000, flags=9)  # all_reduce
-    result = lowered(writer, tmp_path)
-    sizes = [dict(result.signatures[s].features)["size_bytes"] for s in result.signature]
-    assert sizes == [4000, 1000, 1000]
-    parts = [p for (p,) in result.parts.values()]
-    assert [p.size_bytes for p in parts] == [1000, 1000, 1000]
-    assert [p.root for p in parts] == [-1, 2, -1]
-    assert [p.reduce_op for p in parts] == ["", "", "avg"]
-    assert {p.dtype for p in parts} == {"bfloat16"}
-
-
 def test_the_size_of_a_tensor_is_that_of_its_block_at_the_time(
     writer: TraceWriter, tmp_path: Path
 ) -> None:
@@ -258,13 +315,3 @@ def test_the_size_of_a_tensor_is_that_of_its_block_at_the_time(
     sizes = [result.signatures[s].tensor_bytes for s in result.signature]
     assert sizes == [0x200, 0x400, 0x200, 0]
     assert result.signature[0] == result.signature[2]
-
-
-def test_a_graph_launch_is_a_warning(writer: TraceWriter, tmp_path: Path) -> None:
-    writer.record(Api.CAPTURE_BEGIN, 2, a=1)
-    writer.launch(2)
-    writer.record(Api.CAPTURE_END, 2, a=1)
-    writer.record(Api.GRAPH_LAUNCH, 2, a=1)
-    result = lowered(writer, tmp_path)
-    assert result.kind == []
-    assert "CUDA graphs" in result.warnings[0]

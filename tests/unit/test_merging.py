@@ -287,6 +287,7 @@ def test_64_ranks_of_20000_ops_merge_in_seconds() -> None:
             "signature": np.tile(join.astype(np.int64), ranks),
             "depends_on": pa.nulls(n, pa.int32()),
             "thread": np.zeros(n, np.int64),
+            "graph": pa.nulls(n, pa.int32()),
         }
     ).cast(schemas.EVENTS.schema)
     tables["host_gaps"] = pa.table(

@@ -146,8 +146,8 @@ class Host:
 
     `launch_latency_ns`: from the begin of a launch call to the begin of its kernel on an idle
     stream. `api_cost_ns`: CPU time that the real driver spends inside one call of a kind (launch,
-    memcpy, memset, event, sync, collective, malloc, free); an emulated call does not pay it.
-    `cpu_factor` multiplies measured host gaps (1: the emulating machine's own speed).
+    memcpy, memset, event, sync, collective, graph_launch, malloc, free); an emulated call does not
+    pay it. `cpu_factor` multiplies measured host gaps (1: the emulating machine's own speed).
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,16 @@ import pyarrow as pa
 
 from understudy.emulation.communicators import CommunicatorMap, resolve_communicators
 from understudy.emulation.gaps import aligned_medians
+from understudy.emulation.host_joins import unmatched
 from understudy.emulation.iterations import Iterations, find_iterations
 from understudy.emulation.lowering import (
+    HOST_JOINS,
     NO_DEPENDENCY,
+    NO_GRAPH,
     NO_SIGNATURE,
     LoweredRank,
     Part,
+    Place,
     count_events,
     kept_threads,
     lower,
@@ -57,6 +62,7 @@ class _Columns:
     signature: np.ndarray
     depends_on: np.ndarray
     thread: np.ndarray
+    graph: np.ndarray
     gap_ns: np.ndarray
     starts: np.ndarray
 
@@ -79,6 +85,15 @@ class _Columns:
         joins = np.flatnonzero(self.kind[start:end] == _KIND["join"]).tolist()
         return [(op, self.lowered.parts[start + op]) for op in joins]
 
+    def host_joins(self, start: int, end: int) -> dict[int, Part]:
+        """The part of each host join in ops [start, end), by op; the host waits for it in the next
+        op."""
+        return {
+            start + op: parts[0]
+            for op, parts in self.parts(start, end)
+            if parts[0].kind in HOST_JOINS
+        }
+
     def same(self, iteration: int, other: int, ignore_before: bool = False) -> bool:
         """Whether two iterations have the same ops; `ignore_before`: whatever `iteration` waits
         for in the iterations before it."""
@@ -91,7 +106,7 @@ class _Columns:
         return (
             all(
                 np.array_equal(column[s:e], column[s2:e2])
-                for column in (self.kind, self.stream, self.signature, self.thread)
+                for column in (self.kind, self.stream, self.signature, self.thread, self.graph)
             )
             and np.array_equal(depends[inside], depends2[inside])
             and self.parts(s, e) == self.parts(s2, e2)
@@ -111,6 +126,7 @@ def _columns(lowered: LoweredRank) -> _Columns:
         np.array(lowered.signature, np.int64),
         np.array(lowered.depends_on, np.int64),
         np.array(lowered.thread, np.int64),
+        np.array(lowered.graph, np.int64),
         np.array(lowered.gap_ns, np.int64),
         starts,
     )
@@ -127,13 +143,11 @@ def _unsupported(traces: Sequence[RankTrace]) -> list[str]:
     return [f"not emulated, so missing in the prediction: {', '.join(sorted(called))}"]
 
 
-def _spans(
-    trace: RankTrace, resolved: CommunicatorMap, nproc_per_node: int
-) -> dict[int, tuple[int, int]]:
-    """Communicator number in the rank -> (ranks, nodes they are spread over)."""
+def _places(trace: RankTrace, resolved: CommunicatorMap, nproc_per_node: int) -> dict[int, Place]:
+    """Communicator number in the rank -> where its members are."""
     members = {local: resolved.members(trace.rank, local) for local in trace.communicators}
     return {
-        local: (len(ranks), len({rank // nproc_per_node for rank in ranks}))
+        local: Place(tuple(rank // nproc_per_node for rank in ranks), ranks.index(trace.rank))
         for local, ranks in members.items()
     }
 
@@ -143,6 +157,12 @@ def _select(
 ) -> tuple[int, int]:
     """First recorded iteration and their number, which is 0 when some rank has no iterations."""
     available = min(found.seen)
+    if available < warmup + iterations and available < max(found.seen):
+        warnings.append(
+            f"ranks ended after different numbers of iterations: rank {found.seen.index(available)}"
+            f" after {available}, rank {found.seen.index(max(found.seen))} after {max(found.seen)};"
+            " what follows the last common one is left out"
+        )
     if available == 0:
         warnings.append(
             "no optimizer step was seen"
@@ -171,7 +191,10 @@ def _span(ranks: Sequence[_Columns], first: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class _Program:
-    """One rank's program: ops [start, end) of its columns, gaps and spreads (ns) of each."""
+    """One rank's program: ops [start, end) of its columns, gaps and spreads (ns) of each.
+
+    `unmatched`: ops of the columns that are host joins without partners, and so host time.
+    """
 
     columns: _Columns
     start: int
@@ -181,6 +204,7 @@ class _Program:
     spread_ns: np.ndarray
     recorded: int
     span: int
+    unmatched: frozenset[int] = frozenset()
 
 
 def _program(columns: _Columns, first: int, count: int, span: int) -> _Program:
@@ -207,7 +231,10 @@ def _program(columns: _Columns, first: int, count: int, span: int) -> _Program:
 
 def _from_first_device_op(columns: _Columns, start: int, end: int) -> tuple[int, int]:
     """The first window holds what the script sets up; its time begins with device work."""
-    device = np.flatnonzero(columns.stream[start:end] >= 0)
+    work = (columns.stream[start:end] >= 0) | (columns.graph[start:end] != NO_GRAPH)
+    for op in columns.host_joins(start, end):
+        work[op - start : op - start + 2] = False
+    device = np.flatnonzero(work)
     return (start + int(device[0]) if len(device) else end), end
 
 
@@ -230,6 +257,21 @@ def _depends(program: _Program) -> list[int | None]:
     return result
 
 
+def _match_host_joins(programs: Sequence[_Program], resolved: CommunicatorMap) -> list[_Program]:
+    """The programs of all ranks, in rank order; their host joins are those of all members."""
+    calls = []
+    for program in programs:
+        columns = program.columns
+        number = resolved.of_rank[columns.lowered.rank]
+        joins = columns.host_joins(program.start, program.end)
+        calls.append({op: (number[part.communicator], part.kind) for op, part in joins.items()})
+    members = {c.number: c.members for c in resolved.communicators}
+    return [
+        dataclasses.replace(program, unmatched=ops)
+        for program, ops in zip(programs, unmatched(calls, members), strict=True)
+    ]
+
+
 class _Interner:
     """Numbers signatures job-wide, in the order of their first use."""
 
@@ -247,6 +289,9 @@ def _events(programs: Sequence[_Program], interner: _Interner) -> pa.Table:
         lowered = c.lowered
         depends_on = _depends(program)
         kinds = lowered.kind[start:end]
+        for op in program.unmatched:
+            kinds[op - start : op - start + 2] = ["host", "host"]
+            depends_on[op - start + 1] = None
         # Without an op to wait for, a host wait would wait for its whole stream.
         kinds = [
             "host" if kind == "host_wait" and depends is None else kind
@@ -266,6 +311,7 @@ def _events(programs: Sequence[_Program], interner: _Interner) -> pa.Table:
         ]
         columns["depends_on"] += depends_on
         columns["thread"] += lowered.thread[start:end]
+        columns["graph"] += [None if g == NO_GRAPH else g for g in lowered.graph[start:end]]
     return pa.table(columns, schema=schemas.EVENTS.schema)
 
 
@@ -290,6 +336,8 @@ def _collective_parts(programs: Sequence[_Program]) -> pa.Table:
     for number, program in enumerate(programs):
         calls: Counter[tuple] = Counter()
         for op, parts in program.columns.parts(program.start, program.end):
+            if program.start + op in program.unmatched:
+                continue
             for position, part in enumerate(parts):
                 key = (part.communicator, part.peer, part.kind if part.peer >= 0 else "")
                 values = (
@@ -399,7 +447,7 @@ def collect(
         warnings += found.warnings
         first, count = _select(found, warmup, iterations, warnings)
         ranks = [
-            _columns(lower(trace, _spans(trace, resolved, nproc_per_node), max(first - 1, 0)))
+            _columns(lower(trace, _places(trace, resolved, nproc_per_node), max(first - 1, 0)))
             for trace in traces
         ]
         for columns in ranks:
@@ -411,6 +459,7 @@ def collect(
             )
         span = _span(ranks, first, count) if count else 1
         programs = [_program(columns, first, count, span) for columns in ranks]
+        programs = _match_host_joins(programs, resolved)
     interner = _Interner()
     events = _events(programs, interner)
     histories = {trace.rank: memory_history(trace, kept_threads(trace)) for trace in traces}

@@ -16,7 +16,7 @@ from warehouse import schemas
 
 CODE_VERSION = "1"
 
-_EVENT_INTEGERS = ("iteration", "stream", "signature", "depends_on", "thread")
+_EVENT_INTEGERS = ("iteration", "stream", "signature", "depends_on", "thread", "graph")
 _PART_INTEGERS = (
     "group",
     "part",

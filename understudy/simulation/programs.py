@@ -63,6 +63,7 @@ class Programs:
         stream = events.column("stream").to_numpy().astype(np.int64)
         signature = events.column("signature").fill_null(-1).to_numpy().astype(np.int64)
         depends_on = events.column("depends_on").fill_null(NONE).to_numpy().astype(np.int64)
+        in_graph = events.column("graph").is_valid().to_numpy()
         gap = gaps.column("gap_ns").to_numpy().astype(np.int64)
         count = int(program.max()) + 1 if len(program) else 0
         ranges = [slice(*np.searchsorted(program, [p, p + 1])) for p in range(count)]
@@ -73,8 +74,10 @@ class Programs:
         self._gaps = [gap[r] for r in ranges]
         costs = np.array(
             [
-                self._cost(k, families[s] if s >= 0 else None)
-                for k, s in zip(kind.tolist(), signature.tolist(), strict=True)
+                self._cost(k, families[s] if s >= 0 else None, g)
+                for k, s, g in zip(
+                    kind.tolist(), signature.tolist(), in_graph.tolist(), strict=True
+                )
             ],
             np.int64,
         )
@@ -114,10 +117,13 @@ class Programs:
             counts += np.bincount(used[used >= 0], minlength=signatures)
         return counts
 
-    def _cost(self, kind: int, family: str | None) -> int:
-        if kind == HOST:
+    def _cost(self, kind: int, family: str | None, in_graph: bool) -> int:
+        """The nodes of a graph make no calls; its launch is a host op."""
+        if in_graph != (kind == HOST):
             return 0
-        if kind == DEVICE:
+        if kind == HOST:
+            call = "graph_launch"
+        elif kind == DEVICE:
             call = "event" if family is None else _CALL_OF_FAMILY.get(family, "launch")
         else:
             call = _CALL_OF_KIND[kind]
