@@ -51,7 +51,8 @@ enum us_api {
     /* Device work, on `stream`. */
     US_API_LAUNCH_KERNEL = 1, /* definition: US_DEFINITION_LAUNCH */
     US_API_GEMM = 2,          /* definition: US_DEFINITION_GEMM; a, b, c, d = A, B, C, D pointers */
-    US_API_DNN = 3,           /* definition: US_DEFINITION_DNN (an executed cuDNN operation graph) */
+    US_API_DNN = 3,           /* definition: US_DEFINITION_DNN (an executed cuDNN operation graph);
+                                 a = its workspace, 0 without one */
     US_API_MEMCPY = 4,        /* a = destination, b = source, c = bytes, d = us_copy_kind;
                                  flags: US_FLAG_BLOCKING (host waits as the CUDA documentation says),
                                  US_FLAG_PINNED (the host side is page-locked) */

@@ -276,6 +276,15 @@ US_EXPORT cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t d
 
 /* Recording ---------------------------------------------------------------------------------- */
 
+static void describe(struct us_dnn_tensor *tensor, const struct us_cudnn_tensor *source) {
+    tensor->type = (uint32_t)source->type;
+    tensor->dim_count = (uint32_t)source->dim_count;
+    for (int i = 0; i < source->dim_count; i++) {
+        tensor->dims[i] = source->dims[i];
+        tensor->strides[i] = source->strides[i];
+    }
+}
+
 cudnnStatus_t us_dnn_record(struct us_record *record, cudnnHandle_t handle, int type, int mode,
                             const struct us_cudnn_convolution *convolution,
                             const struct us_dnn_operand *operands, size_t count) {
@@ -299,13 +308,8 @@ cudnnStatus_t us_dnn_record(struct us_record *record, cudnnHandle_t handle, int 
         }
         struct us_dnn_tensor *tensor = us_dnn_add_tensor(&graph, operands[i].attribute);
         if (tensor == NULL) break;
-        tensor->type = (uint32_t)source->type;
-        tensor->dim_count = (uint32_t)source->dim_count;
+        describe(tensor, source);
         tensor->unique_id = (int64_t)i + 1;
-        for (int j = 0; j < source->dim_count; j++) {
-            tensor->dims[j] = source->dims[j];
-            tensor->strides[j] = source->strides[j];
-        }
         if (operands[i].result != NULL) {
             us_values_forget(operands[i].result, us_dnn_tensor_bytes(tensor));
         }
@@ -329,8 +333,9 @@ US_EXPORT cudnnStatus_t cudnnConvolutionForward(
     size_t workspace_bytes, const void *beta, const cudnnTensorDescriptor_t y_tensor, void *y) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)alpha, (void)beta, (void)x, (void)w, (void)algorithm;
-    (void)workspace, (void)workspace_bytes;
+    (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    record.a = (uintptr_t)workspace;
     return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, convolution->mode,
         convolution,
@@ -349,8 +354,9 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBiasActivationForward(
     void *y) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)alpha1, (void)alpha2, (void)x, (void)w, (void)z, (void)bias, (void)bias_tensor;
-    (void)algorithm, (void)workspace, (void)workspace_bytes, (void)activation, (void)z_tensor;
+    (void)algorithm, (void)workspace_bytes, (void)activation, (void)z_tensor;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    record.a = (uintptr_t)workspace;
     return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, convolution->mode,
         convolution,
@@ -366,8 +372,9 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBackwardData(
     size_t workspace_bytes, const void *beta, const cudnnTensorDescriptor_t dx_tensor, void *dx) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)alpha, (void)beta, (void)w, (void)dy, (void)algorithm;
-    (void)workspace, (void)workspace_bytes;
+    (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    record.a = (uintptr_t)workspace;
     return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA, convolution->mode,
         convolution,
@@ -383,8 +390,9 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBackwardFilter(
     size_t workspace_bytes, const void *beta, const cudnnFilterDescriptor_t dw_filter, void *dw) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)alpha, (void)beta, (void)x, (void)dy, (void)algorithm;
-    (void)workspace, (void)workspace_bytes;
+    (void)workspace_bytes;
     if (convolution == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    record.a = (uintptr_t)workspace;
     return us_dnn_record(
         &record, handle, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, convolution->mode,
         convolution,
@@ -393,55 +401,81 @@ US_EXPORT cudnnStatus_t cudnnConvolutionBackwardFilter(
                     {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, dw_filter, dw}));
 }
 
-/* One candidate algorithm for every problem, without workspace (see cudnn_graph.c). Algorithm 1 is
-   an implicit GEMM in all three directions. */
-static cudnnStatus_t one_candidate(cudnnHandle_t handle, int requested, int *returned,
-                                   struct convolution_candidate *candidates) {
+/* One candidate algorithm for every problem. Algorithm 1 is an implicit GEMM in all three
+   directions. Callers pass the descriptors in the order of the direction's own function. */
+static size_t workspace_of(int operation, const struct us_cudnn_tensor *first,
+                           const struct us_cudnn_tensor *second,
+                           const struct us_cudnn_tensor *third) {
+    if (first == NULL || second == NULL || third == NULL) return 0;
+    struct us_dnn_tensor of_first = {0}, of_second = {0}, of_third = {0};
+    describe(&of_first, first);
+    describe(&of_second, second);
+    describe(&of_third, third);
+    const struct us_dnn_tensor *x = &of_first, *w = &of_second, *y = &of_third;
+    if (operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA) {
+        w = &of_first, y = &of_second, x = &of_third;
+    } else if (operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER) {
+        y = &of_second, w = &of_third;
+    }
+    return (size_t)us_dnn_convolution_workspace(operation, x, w, y);
+}
+
+static cudnnStatus_t one_candidate(cudnnHandle_t handle, size_t workspace_bytes, int requested,
+                                   int *returned, struct convolution_candidate *candidates) {
     if (handle == NULL || returned == NULL || candidates == NULL) {
         return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     }
     if (requested < 1) return CUDNN_STATUS_BAD_PARAM;
-    candidates[0] =
-        (struct convolution_candidate){.algorithm = 1, .determinism = 1, .math_type = 1};
+    candidates[0] = (struct convolution_candidate){.algorithm = 1,
+                                                   .memory_bytes = workspace_bytes,
+                                                   .determinism = 1,
+                                                   .math_type = 1};
     *returned = 1;
     return CUDNN_STATUS_SUCCESS;
 }
 
 /* The three directions differ in the order of their descriptors only. */
-#define US_CONVOLUTION_QUERIES(get_algorithm, find_algorithm, get_workspace)                       \
+#define US_CONVOLUTION_QUERIES(operation, get_algorithm, find_algorithm, get_workspace)            \
     US_EXPORT cudnnStatus_t get_algorithm(                                                         \
-        cudnnHandle_t handle, const void *first, const void *second,                               \
-        const cudnnConvolutionDescriptor_t convolution, const void *third, int requested,          \
-        int *returned, struct convolution_candidate *candidates) {                                 \
-        (void)first, (void)second, (void)convolution, (void)third;                                 \
-        return one_candidate(handle, requested, returned, candidates);                             \
+        cudnnHandle_t handle, const struct us_cudnn_tensor *first,                                 \
+        const struct us_cudnn_tensor *second, const cudnnConvolutionDescriptor_t convolution,      \
+        const struct us_cudnn_tensor *third, int requested, int *returned,                         \
+        struct convolution_candidate *candidates) {                                                \
+        (void)convolution;                                                                         \
+        return one_candidate(handle, workspace_of(operation, first, second, third), requested,     \
+                             returned, candidates);                                                \
     }                                                                                              \
     US_EXPORT cudnnStatus_t find_algorithm(                                                        \
-        cudnnHandle_t handle, const void *first, const void *first_data, const void *second,       \
-        const void *second_data, const cudnnConvolutionDescriptor_t convolution,                   \
-        const void *third, void *third_data, int requested, int *returned,                         \
-        struct convolution_candidate *candidates, void *workspace, size_t workspace_bytes) {       \
-        (void)first, (void)first_data, (void)second, (void)second_data, (void)convolution;         \
-        (void)third, (void)third_data, (void)workspace, (void)workspace_bytes;                     \
-        return one_candidate(handle, requested, returned, candidates);                             \
+        cudnnHandle_t handle, const struct us_cudnn_tensor *first, const void *first_data,         \
+        const struct us_cudnn_tensor *second, const void *second_data,                             \
+        const cudnnConvolutionDescriptor_t convolution, const struct us_cudnn_tensor *third,       \
+        void *third_data, int requested, int *returned, struct convolution_candidate *candidates,  \
+        void *workspace, size_t workspace_bytes) {                                                 \
+        (void)first_data, (void)second_data, (void)convolution, (void)third_data;                  \
+        (void)workspace, (void)workspace_bytes;                                                    \
+        return one_candidate(handle, workspace_of(operation, first, second, third), requested,     \
+                             returned, candidates);                                                \
     }                                                                                              \
     US_EXPORT cudnnStatus_t get_workspace(                                                         \
-        cudnnHandle_t handle, const void *first, const void *second,                               \
-        const cudnnConvolutionDescriptor_t convolution, const void *third, int algorithm,          \
-        size_t *bytes) {                                                                           \
-        (void)first, (void)second, (void)convolution, (void)third, (void)algorithm;                \
+        cudnnHandle_t handle, const struct us_cudnn_tensor *first,                                 \
+        const struct us_cudnn_tensor *second, const cudnnConvolutionDescriptor_t convolution,      \
+        const struct us_cudnn_tensor *third, int algorithm, size_t *bytes) {                       \
+        (void)convolution, (void)algorithm;                                                        \
         if (handle == NULL || bytes == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;           \
-        *bytes = 0;                                                                                \
+        *bytes = workspace_of(operation, first, second, third);                                    \
         return CUDNN_STATUS_SUCCESS;                                                               \
     }
 
-US_CONVOLUTION_QUERIES(cudnnGetConvolutionForwardAlgorithm_v7,
+US_CONVOLUTION_QUERIES(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD,
+                       cudnnGetConvolutionForwardAlgorithm_v7,
                        cudnnFindConvolutionForwardAlgorithmEx,
                        cudnnGetConvolutionForwardWorkspaceSize)
-US_CONVOLUTION_QUERIES(cudnnGetConvolutionBackwardDataAlgorithm_v7,
+US_CONVOLUTION_QUERIES(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA,
+                       cudnnGetConvolutionBackwardDataAlgorithm_v7,
                        cudnnFindConvolutionBackwardDataAlgorithmEx,
                        cudnnGetConvolutionBackwardDataWorkspaceSize)
-US_CONVOLUTION_QUERIES(cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+US_CONVOLUTION_QUERIES(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER,
+                       cudnnGetConvolutionBackwardFilterAlgorithm_v7,
                        cudnnFindConvolutionBackwardFilterAlgorithmEx,
                        cudnnGetConvolutionBackwardFilterWorkspaceSize)
 
@@ -514,7 +548,7 @@ US_EXPORT cudnnStatus_t cudnnBatchNormalizationBackwardEx(
                                         {CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, dx_tensor, dx}));
 }
 
-/* Sizes of buffers that only cuDNN reads: not known without it, see cudnn_graph.c. */
+/* Sizes of buffers that only cuDNN reads; small ones, some figures for each channel. */
 static cudnnStatus_t no_bytes(cudnnHandle_t handle, size_t *bytes) {
     if (handle == NULL || bytes == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     *bytes = 0;

@@ -7,8 +7,9 @@
  * Finalized descriptors do not change any more, so they need no lock; only the reference counts and
  * a plan's cached definition id are shared between threads.
  *
- * Heuristics offer one engine for every graph, so every plan is supported. Executing a plan records
- * the whole operation graph (US_API_DNN); nothing is computed.
+ * Heuristics offer engine 0 for every graph, so every plan is supported; where it wants workspace
+ * (cudnn_workspace.c) there is engine 1, which needs none, for programs that are short of memory.
+ * Executing a plan records the whole operation graph (US_API_DNN); nothing is computed.
  *
  * How a reader recognises attention in a recorded graph: see the end of this file.
  */
@@ -370,29 +371,47 @@ static void add_operations(struct us_dnn_graph *graph,
     }
 }
 
-/* Device memory that the engine would use for itself. The real sizes depend on the kernel that
-   cuDNN picks and are not known without the library, so 0: peak memory of convolutions and
-   attention is a lower bound. A model of them goes here. */
+/* What engine 0 wants. */
 static int64_t workspace_bytes(const struct us_cudnn_descriptor *operation_graph) {
-    (void)operation_graph;
-    return 0;
+    struct us_dnn_graph graph = {0};
+    add_operations(&graph, operation_graph, 0);
+    int64_t bytes = graph.failed ? 0 : us_dnn_workspace(&graph);
+    us_dnn_free(&graph);
+    return bytes;
 }
 
-/* plan -> engine configuration -> engine -> operation graph. NULL when a link is missing. */
-static const struct us_cudnn_descriptor *graph_of(const struct us_cudnn_descriptor *descriptor) {
+static int64_t engine_count(const struct us_cudnn_descriptor *operation_graph) {
+    return workspace_bytes(operation_graph) > 0 ? 2 : 1;
+}
+
+/* plan -> engine configuration -> engine. NULL when a link is missing. */
+static const struct us_cudnn_descriptor *engine_of(const struct us_cudnn_descriptor *descriptor) {
     static const struct {
         int type, next;
     } links[] = {
         {CUDNN_BACKEND_EXECUTION_PLAN, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG},
         {CUDNN_BACKEND_ENGINECFG, CUDNN_ATTR_ENGINECFG_ENGINE},
-        {CUDNN_BACKEND_ENGINE, CUDNN_ATTR_ENGINE_OPERATION_GRAPH},
     };
     for (size_t i = 0; i < sizeof links / sizeof *links && descriptor != NULL; i++) {
         if (descriptor->type != links[i].type) continue;
         descriptor = descriptor_at(descriptor, links[i].next);
     }
-    return descriptor != NULL && descriptor->type == CUDNN_BACKEND_OPERATIONGRAPH ? descriptor
-                                                                                 : NULL;
+    return descriptor != NULL && descriptor->type == CUDNN_BACKEND_ENGINE ? descriptor : NULL;
+}
+
+static const struct us_cudnn_descriptor *graph_of(const struct us_cudnn_descriptor *descriptor) {
+    const struct us_cudnn_descriptor *engine = engine_of(descriptor);
+    const struct us_cudnn_descriptor *graph =
+        engine != NULL ? descriptor_at(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH) : NULL;
+    return graph != NULL && graph->type == CUDNN_BACKEND_OPERATIONGRAPH ? graph : NULL;
+}
+
+/* Of a plan or an engine configuration; -1 when it has no operation graph. */
+static int64_t wanted_bytes(const struct us_cudnn_descriptor *descriptor) {
+    const struct us_cudnn_descriptor *graph = graph_of(descriptor);
+    if (graph == NULL) return -1;
+    bool first = number(engine_of(descriptor), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0) == 0;
+    return first ? workspace_bytes(graph) : 0;
 }
 
 static cudnnStatus_t compile(struct us_cudnn_descriptor *plan) {
@@ -438,16 +457,15 @@ static struct us_cudnn_descriptor *make(int type) {
     return descriptor;
 }
 
-/* The one engine configuration that heuristics find for a graph. */
 static cudnnStatus_t fill_engine_configuration(struct us_cudnn_descriptor *configuration,
-                                               struct us_cudnn_descriptor *operation_graph) {
+                                               struct us_cudnn_descriptor *operation_graph,
+                                               int64_t index) {
     if (configuration == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     if (configuration->type != CUDNN_BACKEND_ENGINECFG) {
         return CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE;
     }
     struct us_cudnn_descriptor *engine = make(CUDNN_BACKEND_ENGINE);
     if (engine == NULL) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-    int64_t index = 0;
     cudnnStatus_t status = store(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation_graph);
     if (status == CUDNN_STATUS_SUCCESS) {
@@ -469,9 +487,17 @@ static cudnnStatus_t heuristic_results(const struct us_cudnn_descriptor *heurist
     struct us_cudnn_descriptor *graph =
         descriptor_at(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
     if (graph == NULL) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
-    if (count != NULL) *count = 1;
+    /* Nothing requested: how many there are. Else: how many come back. */
+    int64_t engines = engine_count(graph);
+    if (requested > 0 && requested < engines) engines = requested;
+    if (count != NULL) *count = engines;
     if (requested < 1 || elements == NULL) return CUDNN_STATUS_SUCCESS;
-    return fill_engine_configuration(((struct us_cudnn_descriptor **)elements)[0], graph);
+    struct us_cudnn_descriptor **configurations = elements;
+    for (int64_t i = 0; i < engines; i++) {
+        cudnnStatus_t status = fill_engine_configuration(configurations[i], graph, i);
+        if (status != CUDNN_STATUS_SUCCESS) return status;
+    }
+    return CUDNN_STATUS_SUCCESS;
 }
 
 /* Attributes that the library computes. `found` is false for all others. */
@@ -495,19 +521,17 @@ static cudnnStatus_t computed(const struct us_cudnn_descriptor *descriptor, int 
         if (count != NULL) *count = 0;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
-    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: {
-        const struct us_cudnn_descriptor *graph = graph_of(descriptor);
-        if (graph == NULL) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
-        wide = workspace_bytes(graph);
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+        wide = wanted_bytes(descriptor);
+        if (wide < 0) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
         value = &wide, bytes = sizeof wide;
         break;
-    }
     case CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED: /* an int32, and the frontend insists on one */
         value = &narrow, bytes = sizeof narrow;
         break;
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX: value = &wide, bytes = sizeof wide; break;
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT:
-        wide = 1;
+        wide = engine_count(descriptor);
         value = &wide, bytes = sizeof wide;
         break;
     case CUDNN_ATTR_KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED:
@@ -606,13 +630,17 @@ US_EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor
     case CUDNN_BACKEND_ENGINEHEUR:
         complete = descriptor_at(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) != NULL;
         break;
-    case CUDNN_BACKEND_ENGINE:
-        complete = descriptor_at(descriptor, CUDNN_ATTR_ENGINE_OPERATION_GRAPH) != NULL;
-        /* Engine 0 is the only one there is: programs that count up must see the end. */
-        if (number(descriptor, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0) != 0) {
+    case CUDNN_BACKEND_ENGINE: {
+        const struct us_cudnn_descriptor *graph =
+            descriptor_at(descriptor, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+        int64_t index = number(descriptor, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0);
+        complete = graph != NULL;
+        /* Programs that count up must see the end. */
+        if (complete && (index < 0 || index >= engine_count(graph))) {
             return CUDNN_STATUS_NOT_SUPPORTED;
         }
         break;
+    }
     case CUDNN_BACKEND_ENGINECFG:
         complete = descriptor_at(descriptor, CUDNN_ATTR_ENGINECFG_ENGINE) != NULL;
         break;
@@ -689,6 +717,10 @@ US_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDe
     forget_outputs(&plan->plan->graph, variant_pack);
     record.stream = us_stream_number(handle->stream);
     record.definition = definition_of(plan->plan);
+    const struct attribute *workspace = find(variant_pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    if (workspace != NULL && workspace->type == CUDNN_TYPE_VOID_PTR && workspace->count > 0) {
+        memcpy(&record.a, workspace->elements, sizeof record.a);
+    }
     us_emit(&record);
     return CUDNN_STATUS_SUCCESS;
 }
@@ -700,9 +732,9 @@ US_EXPORT cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle,
     if (handle == NULL || plan == NULL || variant_pack == NULL || bytes == NULL) {
         return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     }
-    const struct us_cudnn_descriptor *graph = graph_of(plan);
-    if (graph == NULL) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
-    *bytes = (size_t)workspace_bytes(graph);
+    int64_t wanted = wanted_bytes(plan);
+    if (wanted < 0) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
+    *bytes = (size_t)wanted;
     return CUDNN_STATUS_SUCCESS;
 }
 

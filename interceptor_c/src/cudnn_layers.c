@@ -137,8 +137,9 @@ US_EXPORT cudnnStatus_t cudnnCTCLoss(
     const cudnnTensorDescriptor_t gradients, void *gradient_memory, int algorithm,
     cudnnCTCLossDescriptor_t ctc, void *workspace, size_t workspace_bytes) {
     struct us_record record = us_record_begin(US_API_DNN);
-    (void)probs, (void)labels, (void)input_lengths, (void)algorithm, (void)workspace;
+    (void)probs, (void)labels, (void)input_lengths, (void)algorithm;
     (void)workspace_bytes;
+    record.a = (uintptr_t)workspace;
     if (label_lengths == NULL || probabilities == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     return ctc_loss(&record, handle, ctc, probabilities,
                     longest(label_lengths, probabilities->dims[1]), costs, gradients,
@@ -153,7 +154,8 @@ US_EXPORT cudnnStatus_t cudnnCTCLoss_v8(
     void *workspace) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)probs, (void)labels, (void)label_lengths, (void)input_lengths, (void)algorithm;
-    (void)workspace, (void)workspace_bytes; /* lengths are in device memory here */
+    (void)workspace_bytes; /* lengths are in device memory here */
+    record.a = (uintptr_t)workspace;
     return ctc_loss(&record, handle, ctc, probabilities, ctc != NULL ? ctc->longest_label : 0,
                     costs, gradients, gradient_memory);
 }

@@ -201,19 +201,29 @@ US_EXPORT cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDe
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* The reserve space holds at least the gates of every step for the backward; what cuDNN adds to it
-   and its workspace are not known without the library, so memory is a lower bound. */
+/* NVIDIA publishes no sizes. A guess, which fits those that could be found, of cuDNN 7 and float32
+   networks of 4 layers, 123 inputs and 320 units on 25,000 steps of all sequences together: reserve
+   736,000,000 (LSTM) and 864,000,000 bytes (GRU), and workspace 17,730,560 and 13,169,920 bytes if
+   these are 100 sequences.
+
+   Reserve: for each step what the backward needs of a layer (gates and cell of an LSTM, gates and as
+   much again of a GRU) and the outputs between layers. Workspace: the matrices, rearranged, and for
+   each layer and sequence 3 values a gate less one. Without a backward the gates of one layer and
+   the outputs between layers are in the workspace, nothing is in reserve. */
 US_EXPORT cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
                                                   int mode, cudnnRNNDataDescriptor_t x,
                                                   size_t *workspace_bytes, size_t *reserve_bytes) {
     if (handle == NULL || rnn == NULL || x == NULL) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    if (workspace_bytes != NULL) *workspace_bytes = 0;
-    if (reserve_bytes != NULL) {
-        size_t cells = (size_t)x->steps * (size_t)x->batch * (size_t)rnn->hidden *
-                       (size_t)(rnn->directions * rnn->layers);
-        *reserve_bytes =
-            mode == FORWARD_TRAINING ? cells * (size_t)gates(rnn) * element_bytes(rnn) : 0;
-    }
+    bool training = mode == FORWARD_TRAINING;
+    int64_t units = rnn->hidden * rnn->directions;
+    int64_t outputs = units * x->steps * x->batch; /* of one layer */
+    int64_t kept = rnn->cell == CELL_LSTM ? 5 : rnn->cell == CELL_GRU ? 6 : 1;
+    int64_t reserve = outputs * (kept * rnn->layers + rnn->layers - 1);
+    int64_t matrices = elements_before(rnn, 0, 0, true);
+    int64_t workspace = matrices + units * x->batch * rnn->layers * (3 * gates(rnn) - 1);
+    if (!training) workspace += outputs * (gates(rnn) + (rnn->layers > 1));
+    if (workspace_bytes != NULL) *workspace_bytes = (size_t)workspace * element_bytes(rnn);
+    if (reserve_bytes != NULL) *reserve_bytes = training ? (size_t)reserve * element_bytes(rnn) : 0;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -261,8 +271,9 @@ US_EXPORT cudnnStatus_t cudnnRNNForward(
     void *workspace, size_t reserve_bytes, void *reserve) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)mode, (void)lengths, (void)x, (void)h_tensor, (void)hx, (void)c_tensor, (void)cx;
-    (void)weight_bytes, (void)weights, (void)workspace_bytes, (void)workspace;
+    (void)weight_bytes, (void)weights, (void)workspace_bytes;
     (void)reserve_bytes, (void)reserve;
+    record.a = (uintptr_t)workspace;
     return execute(&record, handle, US_DNN_RNN_FORWARD, rnn, x_data, y_data, NULL, y, NULL,
                    (void *const[]){hy, cy}, 2);
 }
@@ -277,7 +288,8 @@ US_EXPORT cudnnStatus_t cudnnRNNBackwardData_v8(
     struct us_record record = us_record_begin(US_API_DNN);
     (void)lengths, (void)y, (void)dy, (void)h_tensor, (void)hx, (void)dhy, (void)c_tensor;
     (void)cx, (void)dcy, (void)weight_bytes, (void)weights, (void)workspace_bytes;
-    (void)workspace, (void)reserve_bytes, (void)reserve;
+    (void)reserve_bytes, (void)reserve;
+    record.a = (uintptr_t)workspace;
     return execute(&record, handle, US_DNN_RNN_BACKWARD_DATA, rnn, x_data, y_data, dx, NULL, NULL,
                    (void *const[]){dhx, dcx}, 2);
 }
@@ -289,8 +301,9 @@ US_EXPORT cudnnStatus_t cudnnRNNBackwardWeights_v8(
     void *dweights, size_t workspace_bytes, void *workspace, size_t reserve_bytes, void *reserve) {
     struct us_record record = us_record_begin(US_API_DNN);
     (void)accumulate, (void)lengths, (void)x, (void)h_tensor, (void)hx, (void)y;
-    (void)weight_bytes, (void)workspace_bytes, (void)workspace, (void)reserve_bytes;
+    (void)weight_bytes, (void)workspace_bytes, (void)reserve_bytes;
     (void)reserve;
+    record.a = (uintptr_t)workspace;
     return execute(&record, handle, US_DNN_RNN_BACKWARD_WEIGHTS, rnn, x_data, y_data, NULL, NULL,
                    dweights, NULL, 0);
 }

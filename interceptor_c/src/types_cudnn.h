@@ -27,7 +27,7 @@ enum {
 };
 
 typedef int cudnnDataType_t; /* 0 float, 1 double, 2 half, 9 bfloat16, ...; us_cudnn_type_bits */
-enum { US_CUDNN_INT64 = 10 };
+enum { US_CUDNN_FLOAT = 0, US_CUDNN_HALF = 2, US_CUDNN_BFLOAT16 = 9, US_CUDNN_INT64 = 10 };
 
 /* cudnnBackendDescriptorType_t, as far as the interceptor looks into descriptors. */
 enum {
@@ -91,6 +91,7 @@ enum {
     CUDNN_ATTR_TENSOR_IS_VIRTUAL = 907,
     CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
     CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS = 1001,
+    CUDNN_ATTR_VARIANT_PACK_WORKSPACE = 1003,
     CUDNN_ATTR_VARIANT_PACK_OVERRIDE_UNIQUE_IDS = 1010,
     CUDNN_ATTR_ENGINE_OPERATION_GRAPH = 1300,
     CUDNN_ATTR_ENGINE_GLOBAL_INDEX = 1301,
@@ -177,6 +178,13 @@ uint32_t us_dnn_define(const struct us_dnn_graph *graph);
 void us_dnn_free(struct us_dnn_graph *graph);
 /* Bytes between the first and behind the last element of a tensor; 0 when it has none. */
 size_t us_dnn_tensor_bytes(const struct us_dnn_tensor *tensor);
+
+/* cudnn_workspace.c: bytes that cuDNN would ask for, a guess; of a convolution (a descriptor type of
+   one: x, w and y stand for the gradients of them as well) and of a whole graph. */
+int64_t us_dnn_convolution_workspace(int operation, const struct us_dnn_tensor *x,
+                                     const struct us_dnn_tensor *w,
+                                     const struct us_dnn_tensor *y);
+int64_t us_dnn_workspace(const struct us_dnn_graph *graph);
 
 /* One tensor of an operation that an older function executes; `result` is its memory when the
    operation writes it. */

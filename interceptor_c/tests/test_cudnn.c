@@ -43,6 +43,14 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t, cudnnRNNDescriptor_t, int, const in
                               void *, cudnnTensorDescriptor_t, const void *, void *,
                               cudnnTensorDescriptor_t, const void *, void *, size_t, const void *,
                               size_t, void *, size_t, void *);
+cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t, cudnnRNNDescriptor_t, int,
+                                        cudnnRNNDataDescriptor_t, size_t *, size_t *);
+typedef struct us_cudnn_convolution *cudnnConvolutionDescriptor_t;
+typedef cudnnStatus_t workspace_function(cudnnHandle_t, cudnnTensorDescriptor_t,
+                                         cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+                                         cudnnTensorDescriptor_t, int, size_t *);
+workspace_function cudnnGetConvolutionForwardWorkspaceSize,
+    cudnnGetConvolutionBackwardDataWorkspaceSize, cudnnGetConvolutionBackwardFilterWorkspaceSize;
 typedef void *layer_t;
 cudnnStatus_t cudnnCreateCTCLossDescriptor(layer_t *);
 cudnnStatus_t cudnnDestroyCTCLossDescriptor(layer_t);
@@ -120,7 +128,8 @@ static cudnnBackendDescriptor_t convolution_graph(cudnnHandle_t handle) {
 }
 
 /* The engine configuration that heuristics offer, in a descriptor of ours. */
-static cudnnBackendDescriptor_t best_configuration(cudnnBackendDescriptor_t graph) {
+static cudnnBackendDescriptor_t best_configuration(cudnnBackendDescriptor_t graph,
+                                                   cudnnBackendDescriptor_t *second) {
     cudnnBackendDescriptor_t heuristics = make(CUDNN_BACKEND_ENGINEHEUR);
     CHECK(cudnnBackendFinalize(heuristics) == CUDNN_STATUS_BAD_PARAM);
     set(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
@@ -129,13 +138,13 @@ static cudnnBackendDescriptor_t best_configuration(cudnnBackendDescriptor_t grap
     int64_t count = -1;
     CHECK(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL) == 0);
-    CHECK(count == 1);
+    CHECK(count == 2); /* with and without workspace */
     cudnnBackendDescriptor_t configurations[2] = {make(CUDNN_BACKEND_ENGINECFG),
                                                   make(CUDNN_BACKEND_ENGINECFG)};
     CHECK(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 2, &count, configurations) == 0);
-    CHECK(count == 1);
-    CHECK(cudnnBackendDestroyDescriptor(configurations[1]) == 0);
+    CHECK(count == 2);
+    *second = configurations[1];
     CHECK(cudnnBackendDestroyDescriptor(heuristics) == 0);
 
     /* What the frontend asks of it. */
@@ -157,29 +166,42 @@ static cudnnBackendDescriptor_t best_configuration(cudnnBackendDescriptor_t grap
     return configurations[0];
 }
 
+static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t configuration) {
+    cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN);
+    CHECK(cudnnBackendFinalize(plan) == CUDNN_STATUS_BAD_PARAM);
+    set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+        &configuration);
+    return finalized(plan);
+}
+
+static int64_t workspace_of(cudnnBackendDescriptor_t plan) {
+    int64_t workspace = -1, count;
+    CHECK(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                   CUDNN_TYPE_INT64, 1, &count, &workspace) == 0);
+    return workspace;
+}
+
 static cudnnBackendDescriptor_t variant_pack(void *output) {
     cudnnBackendDescriptor_t pack = make(CUDNN_BACKEND_VARIANT_PACK);
     int64_t ids[] = {1, 2, 3};
     void *pointers[] = {output, output, output};
     set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, ids);
     set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, pointers);
     return finalized(pack);
 }
 
 static void graph_api(cudnnHandle_t handle, float *output) {
     cudnnBackendDescriptor_t graph = convolution_graph(handle);
-    cudnnBackendDescriptor_t configuration = best_configuration(graph);
-    cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN);
-    CHECK(cudnnBackendFinalize(plan) == CUDNN_STATUS_BAD_PARAM);
-    set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-        &configuration);
-    finalized(plan);
+    cudnnBackendDescriptor_t second, configuration = best_configuration(graph, &second);
+    cudnnBackendDescriptor_t plan = plan_of(configuration), frugal = plan_of(second);
     CHECK(cudnnBackendDestroyDescriptor(graph) == 0);
     CHECK(cudnnBackendDestroyDescriptor(configuration) == 0);
-    int64_t workspace = -1, count;
-    CHECK(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                   CUDNN_TYPE_INT64, 1, &count, &workspace) == 0);
-    CHECK(workspace == 0);
+    CHECK(cudnnBackendDestroyDescriptor(second) == 0);
+    /* Copies of all three with channels innermost, of 3 channels padded to 8. */
+    CHECK(workspace_of(plan) == 2 * (8 * 224 * 224 * 8 + 64 * 7 * 7 * 8 + 8 * 112 * 112 * 64));
+    CHECK(workspace_of(frugal) == 0);
+    CHECK(cudnnBackendDestroyDescriptor(frugal) == 0);
 
     float value = 3, back = 0;
     CHECK(cudaMemcpy(output, &value, sizeof value, 1) == 0);
@@ -189,7 +211,7 @@ static void graph_api(cudnnHandle_t handle, float *output) {
     CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
     CHECK(count_of(US_API_DNN) == 2);
     struct us_record record = last_of(US_API_DNN);
-    CHECK(record.definition == 1);
+    CHECK(record.definition == 1 && record.a == (uintptr_t)output);
 
     size_t bytes;
     char *payload = definition_of(US_DEFINITION_DNN, record.definition, &bytes);
@@ -271,6 +293,80 @@ static void older_functions(cudnnHandle_t handle, float *output) {
     CHECK(operation.type == 29 && operation.mode == CUDNN_BATCH_NORM);
     CHECK(operation.tensor_count == 3);
     CHECK(cudnnDestroyTensorDescriptor(x) == 0 && cudnnDestroyTensorDescriptor(scale) == 0);
+}
+
+static size_t wanted(workspace_function *function, cudnnHandle_t handle,
+                     cudnnTensorDescriptor_t first, cudnnTensorDescriptor_t second,
+                     cudnnTensorDescriptor_t third) {
+    size_t bytes = 1;
+    CHECK(function(handle, first, second, NULL, third, 1, &bytes) == 0);
+    return bytes;
+}
+
+static void describe(cudnnTensorDescriptor_t tensor, int type, const int dims[4], bool nhwc) {
+    int nchw_strides[] = {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+    int nhwc_strides[] = {dims[1] * dims[2] * dims[3], 1, dims[3] * dims[1], dims[1]};
+    CHECK(cudnnSetTensorNdDescriptor(tensor, type, 4, dims,
+                                     nhwc ? nhwc_strides : nchw_strides) == 0);
+}
+
+/* The default device is an H100 of 132 multiprocessors. */
+static void convolution_workspaces(cudnnHandle_t handle) {
+    enum { FLOAT = 0, HALF = 2, N = 32, C = 64, K = 64, SIDE = 56 };
+    const size_t image = (size_t)N * C * SIDE * SIDE, filter = K * C * 3 * 3;
+    const int dims[] = {N, C, SIDE, SIDE}, filter_dims[] = {K, C, 3, 3};
+    workspace_function *forward = cudnnGetConvolutionForwardWorkspaceSize,
+                       *of_data = cudnnGetConvolutionBackwardDataWorkspaceSize,
+                       *of_filter = cudnnGetConvolutionBackwardFilterWorkspaceSize;
+    cudnnTensorDescriptor_t x, w, y;
+    CHECK(cudnnCreateTensorDescriptor(&x) == 0 && cudnnCreateTensorDescriptor(&w) == 0 &&
+          cudnnCreateTensorDescriptor(&y) == 0);
+    describe(x, HALF, dims, false);
+    describe(w, HALF, filter_dims, false);
+    describe(y, HALF, dims, false);
+    /* The filter's gradient is 1 x 5 tiles; 100,352 summands are 24 times 4096. */
+    const size_t copies = 2 * (2 * image + filter), parts = 24 * filter * 4;
+    CHECK(wanted(forward, handle, x, w, y) == copies);
+    CHECK(wanted(of_data, handle, w, y, x) == copies);
+    CHECK(wanted(of_filter, handle, x, y, w) == copies + parts);
+    describe(x, HALF, dims, true);
+    describe(w, HALF, filter_dims, true);
+    describe(y, HALF, dims, true);
+    CHECK(wanted(forward, handle, x, w, y) == 0 && wanted(of_data, handle, w, y, x) == 0);
+    CHECK(wanted(of_filter, handle, x, y, w) == parts);
+    describe(x, FLOAT, dims, false);
+    describe(w, FLOAT, filter_dims, false);
+    describe(y, FLOAT, dims, false);
+    CHECK(wanted(forward, handle, x, w, y) == 4 * (image + filter)); /* TF32: operands only */
+    CHECK(wanted(of_data, handle, w, y, x) == 4 * (image + filter));
+    describe(w, HALF, (const int[]){C, 1, 3, 3}, false); /* depthwise */
+    describe(x, HALF, dims, false);
+    CHECK(wanted(forward, handle, x, w, y) == 0);
+    CHECK(forward(handle, x, w, NULL, y, 1, NULL) == CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    CHECK(cudnnDestroyTensorDescriptor(x) == 0 && cudnnDestroyTensorDescriptor(w) == 0 &&
+          cudnnDestroyTensorDescriptor(y) == 0);
+}
+
+/* Sizes that cuDNN 7 was seen to ask for (cudnn_rnn.c). */
+static void recurrent_sizes(cudnnHandle_t handle) {
+    static const struct {
+        int cell;
+        size_t workspace_bytes, reserve_bytes;
+    } seen[] = {{2, 17730560, 736000000}, {3, 13169920, 864000000}};
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        cudnnRNNDescriptor_t rnn;
+        cudnnRNNDataDescriptor_t x;
+        size_t workspace = 0, reserve = 0;
+        CHECK(cudnnCreateRNNDescriptor(&rnn) == 0 && cudnnCreateRNNDataDescriptor(&x) == 0);
+        CHECK(cudnnSetRNNDescriptor_v8(rnn, 0, seen[i].cell, 2, 0, 0, 0, 0, 0, 123, 320, 320, 4,
+                                       NULL, 0) == 0);
+        CHECK(cudnnSetRNNDataDescriptor(x, 0, 0, 250, 100, 123, NULL, NULL) == 0);
+        CHECK(cudnnGetRNNTempSpaceSizes(handle, rnn, 1, x, &workspace, &reserve) == 0);
+        CHECK(workspace == seen[i].workspace_bytes && reserve == seen[i].reserve_bytes);
+        CHECK(cudnnGetRNNTempSpaceSizes(handle, rnn, 0, x, &workspace, &reserve) == 0);
+        CHECK(workspace > seen[i].workspace_bytes && reserve == 0);
+        CHECK(cudnnDestroyRNNDescriptor(rnn) == 0 && cudnnDestroyRNNDataDescriptor(x) == 0);
+    }
 }
 
 /* An LSTM of two layers and two directions: its parts tile the weight space without a gap. */
@@ -384,6 +480,8 @@ int main(void) {
     descriptor_errors();
     graph_api(handle, output);
     older_functions(handle, output);
+    convolution_workspaces(handle);
+    recurrent_sizes(handle);
     recurrent(handle, output);
     layers(handle, output);
     CHECK(cudaFree(output) == 0 && cudnnDestroy(handle) == 0);
