@@ -53,6 +53,7 @@ def documents(
             array_positions.append(len(text))
     values: list[dict[str, Any]] = []
     ends: list[int] = []
+    text = text.removeprefix("\ufeff")
     position = 0
     while (position := _after_space(text, position)) < len(text):
         try:

@@ -23,9 +23,11 @@ from understudy.traces.kineto.findings import Findings
 from understudy.traces.kineto.repair import repaired
 
 #: An event larger than this is skipped; it also bounds the search for the end of a broken one.
-MAX_EVENT_BYTES = 1 << 26
+MAX_EVENT_BYTES = 1 << 24
 #: Text outside the arrays: device properties, logs, process groups of large jobs.
 MAX_METADATA_BYTES = 1 << 26
+#: Of what follows the last readable event.
+MAX_TAIL_BYTES = 1 << 20
 
 #: Where events begin: the array's opening, or an event by its phase where damage took the opening
 #: or put a `]` between two events.
@@ -33,6 +35,8 @@ _ARRAY = re.compile(
     rb'"traceEvents"\s*:\s*\['
     rb'|(?=\{\s*(?:"(?:cat|name|ts|pid|tid)"\s*:\s*[^,{}\[\]]{1,999},\s*){0,3}"ph"\s*:\s*"[A-Za-z]")'
 )
+#: A file may be the array alone, and begin with a byte order mark.
+_BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _ARRAY_TAIL_BYTES = 4096  # longest text that may still become a match of _ARRAY
 _SEPARATORS = re.compile(rb"[\s,]*")
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -112,12 +116,16 @@ class Scanner:
 
     def blocks(self) -> Iterator[Block]:
         """Yields the events of all arrays."""
+        arrived = [self._text]
+        length = 0
         for chunk in self._chunks:
-            if not self._text and not self._offset:
-                chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-            self._text += chunk
-            if len(self._text) >= self._wanted:
+            arrived.append(chunk)
+            length += len(chunk)
+            if length >= self._wanted:
+                self._text = b"".join(arrived)
                 yield from self._advance(at_end=False)
+                arrived, length = [self._text], len(self._text)
+        self._text = b"".join(arrived)
         yield from self._advance(at_end=True)
         self.cut_off = self._inside
         if self.cut_off:
@@ -150,15 +158,15 @@ class Scanner:
     def _enter_array(self) -> bool:
         """Moves to the first event of the next array."""
         first = not self._offset and not self.outside
-        if first and (bare := re.match(rb"\s*\[", self._text)):
-            self._keep_outside(bare.end())  # a file may be the array alone
+        if first and (bare := _BARE_ARRAY.match(self._text)):
+            self._keep_outside(bare.end())
         elif found := _ARRAY.search(self._text):
             if not found[0]:
                 self._findings.note("events were found without the opening of their array")
             self._keep_outside(found.end())
         else:
             if len(self._text) > MAX_METADATA_BYTES:
-                self._findings.drop(self._offset, "text outside traceEvents is too long to be kept")
+                self._findings.drop(self._offset, "too much text outside traceEvents")
                 self._skip(len(self._text) - _ARRAY_TAIL_BYTES)
             # Searching all of it again for each chunk would be quadratic.
             self._wanted = 2 * len(self._text)
@@ -168,7 +176,10 @@ class Scanner:
         return True
 
     def _keep_outside(self, end: int) -> None:
-        self.outside.append(self._text[:end])
+        if sum(map(len, self.outside)) + end <= MAX_METADATA_BYTES:
+            self.outside.append(self._text[:end])
+        else:
+            self._findings.drop(self._offset, "too much text outside traceEvents")
         self._skip(end)
 
     def _skip(self, count: int) -> None:
@@ -243,7 +254,7 @@ class Scanner:
                     value, length = _tolerant.raw_decode(source.decode("latin-1"))
                 except (ValueError, RecursionError):
                     if following is None:
-                        self._drop_end(start)
+                        self._drop_end(start, at_end=at_end)
                         position = len(text)
                         break
                     self._findings.drop(self._offset + start, "unreadable event")
@@ -260,13 +271,14 @@ class Scanner:
             position = end
         return self._block(events, position, tuple(starts))
 
-    def _drop_end(self, start: int) -> None:
+    def _drop_end(self, start: int, *, at_end: bool) -> None:
         """Gives up what follows the last readable event.
 
         The end of the document may be in it, which names the clock and the rank.
         """
         self._findings.drop(self._offset + start, "unreadable text at the end of the events")
-        self.outside.append(self._text[max(start, len(self._text) - MAX_METADATA_BYTES) :])
+        if at_end:
+            self.outside.append(self._text[max(start, len(self._text) - MAX_TAIL_BYTES) :])
 
 
 def _after_separators(text: bytes, position: int) -> int:

@@ -21,9 +21,9 @@ def nanoseconds(text: bytes) -> int:
     a finite number.
     """
     whole, dot, fraction = text.partition(b".")
-    if len(text) > _WIDEST_TEXT:
-        raise ValueError("not a time stamp: too many digits")
-    if whole.lstrip(b"-").isdigit():
+    if len(text) > _WIDEST_TEXT or b"_" in text:
+        raise ValueError(f"not a time stamp: {text[:_WIDEST_TEXT]!r}")
+    if whole.removeprefix(b"-").isdigit():
         if not dot:
             return int(whole) * 1000
         if len(fraction) == 3 and fraction.isdigit():
@@ -31,7 +31,7 @@ def nanoseconds(text: bytes) -> int:
     try:
         value = Decimal(text.strip(b'" ').decode("ascii"))
         if not value.is_finite() or value.adjusted() > 24:
-            raise ValueError("not a time stamp: not finite")
+            raise ValueError(f"not a time stamp: {text!r}")
         return int((value * 1000).to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, UnicodeDecodeError) as error:
         raise ValueError(f"not a time stamp: {text!r}") from error
