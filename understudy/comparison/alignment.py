@@ -16,14 +16,19 @@ from rapidfuzz.distance import LCSseq
 
 from understudy import kernels
 
-#: Kernels that a library runs beside the one that computes: they belong to its call.
-_HELPERS = re.compile(
-    r"splitKreduce|nchwToNhwc|nhwcToNchw|nchwToFold|foldedNhwc|computeOffsets|scalePackedTensor"
-    r"|tensorTransform|cask_cudnn::compute|convertTensor|dgrad_alg1_nd|kern_precompute"
-    r"|op_tensor_kernel|cudnn::.*reduce_wgrad|memset_mem_kernel|SubTensorOp|batched_transpose"
+#: Kernels that a library runs before the one that computes: they belong to its call.
+_BEFORE = re.compile(
+    r"nchwToNhwc|nchwToFold|im2col|[cC]ompute\w*Offsets|scalePackedTensor|generateWinogradTiles"
+    r"|winograd\w*(Data|Filter|Delta)|fft2d_r2c|flip_filter|kern_precompute|dgrad_alg1_nd"
+    r"|compute_gemm_pointers|batched_transpose"
+)
+#: The same, after it.
+_AFTER = re.compile(
+    r"splitKreduce|nhwcToNchw|foldedNhwc|tensorTransform|convertTensor|winograd\w*Output|fft2d_c2r"
+    r"|op_tensor_kernel|reduce_wgrad|SubTensorOp"
 )
 _CONVOLUTION = re.compile(
-    r"fprop|dgrad|wgrad|convolve|conv_depthwise|implicit_gemm|implicit_con|winograd|_conv_|conv2d"
+    r"fprop|dgrad|wgrad|\dcudnn_|scudnn_|convolve|conv_depthwise|implicit_gemm|implicit_con|winograd|_conv_|conv2d"
     r"|cudnn::cnn|igemm_(fwd|bwd|wrw)|miopen.*Conv|naive_conv"
 )
 _MATRIX = re.compile(r"gemm|gemv|cublas|cutlass|xmma|wgmma|nvjet|Cijk_|dot_kernel")
@@ -33,7 +38,6 @@ _WORDS = re.compile(r"\w*(?:[Ff]unctor|[Kk]ernel)\w*")
 #: cuDNN computes some convolutions with matrix products, so both are one class.
 _CLASSES = {
     "gemm": "matrix",
-    "generic": "matrix",
     "convolution_forward": "matrix",
     "convolution_dgrad": "matrix",
     "convolution_wgrad": "matrix",
@@ -45,11 +49,14 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One device operation of either side. `fine` says exactly what it is, `coarse` roughly."""
+    """One device operation of either side. `fine` says exactly what it is, `coarse` roughly.
+
+    `helps` says where the kernel lies that a library's helper belongs to: -1 before, 1 after.
+    """
 
     fine: Hashable
     coarse: str
-    helper: bool = False
+    helps: int = 0
 
 
 def simulated_item(
@@ -72,11 +79,8 @@ def measured_item(
     if name.startswith(("nccl", "rccl")):
         return Item(("collective", size_bytes), "collective")
     short = _short(name)
-    return Item((short, tuple(grid) if grid else None), _class_of(name), _is_helper(name))
-
-
-def _is_helper(name: str) -> bool:
-    return _HELPERS.search(name) is not None
+    helps = 1 if _BEFORE.search(name) else -1 if _AFTER.search(name) else 0
+    return Item((short, tuple(grid) if grid else None), _class_of(name), helps)
 
 
 def _class_of(name: str) -> str:
@@ -98,10 +102,9 @@ def _short(name: str) -> tuple[str, ...]:
 def align(simulated: Sequence[Item], measured: Sequence[Item]) -> list[tuple[int, list[int]]]:
     """Pairs (index of a simulated operation, indices of its measured kernels), in order.
 
-    Helpers count with the operation before them, or with the next where they lead. Operations and
-    kernels without a counterpart are in no pair.
+    Operations and kernels without a counterpart are in no pair.
     """
-    main = [i for i, item in enumerate(measured) if not item.helper]
+    main = [i for i, item in enumerate(measured) if not item.helps]
     pairs = _common([item.fine for item in simulated], [measured[i].fine for i in main], 0, 0)
     filled: list[tuple[int, int]] = []
     last = (-1, -1)
@@ -135,15 +138,14 @@ def _with_helpers(found: dict[int, int], measured: Sequence[Item]) -> list[tuple
     leading: list[int] = []
     last: int | None = None
     for j, item in enumerate(measured):
-        if item.helper:
-            # A transposition of the input comes before its convolution, all others after it.
-            if last is None or "nchwToNhwc" in str(item.fine):
-                leading.append(j)
-            else:
+        if item.helps > 0:
+            leading.append(j)
+        elif item.helps < 0:
+            if last is not None:
                 groups[last].append(j)
-            continue
-        last = found.get(j)
-        if last is not None:
-            groups[last] = [*leading, j]
-        leading = []
+        else:
+            last = found.get(j)
+            if last is not None:
+                groups[last] = [*leading, j]
+            leading = []
     return sorted(groups.items())

@@ -15,7 +15,7 @@ _FAMILY_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"flash_fwd|fmha_cutlassF|cudnn.*sdpa.*fprop", "attention_forward"),
     (r"multi_tensor_apply", "optimizer"),
     (r"FusedAdam|FusedSgd|fused_adam|adamw?_kernel", "optimizer"),
-    (r"nll_loss|cross_entropy(?!_out)", "cross_entropy"),
+    (r"nll_loss|NLLCriterion|cross_entropy(?!_out)", "cross_entropy"),
     (r"layer_norm|LayerNorm|GammaBeta|RowwiseMoments|rms_norm|RMSNorm", "normalization"),
     (r"batch_norm|BatchNorm|bn_(fw|bw)_|group_norm|GroupNorm", "normalization"),
     (r"cunn_SoftMax|softmax|SoftMax", "softmax"),
