@@ -117,8 +117,9 @@ def test_first_difference_of_a_collective_is_reported(change: dict[str, Any], co
         merge(emulated([step(), step(), other]))
     message = str(caught.value)
     assert f"call 1 on communicator 0 (group 0) differs in {column}" in message
-    assert "rank 0 at op 3 calls all_reduce of 2048 bytes float32 sum" in message
-    assert "but rank 2 at op 3 calls" in message
+    call = "rank 0 at op 3 of iteration 0 calls all_reduce of 2048 bytes float32 sum"
+    assert call in message
+    assert "but rank 2 at op 3 of iteration 0 calls" in message
 
 
 def test_roots_must_agree() -> None:
@@ -139,7 +140,7 @@ def test_missing_call_names_the_call_without_partner() -> None:
     with pytest.raises(
         UnderstudyError,
         match=r"rank 0 makes 2 calls on communicator 0 \(group 0\), rank 1 makes 1: the first "
-        r"without a partner is call 1, rank 0 at op 3 calls all_reduce of 2048",
+        r"without a partner is call 1, rank 0 at op 3 of iteration 0 calls all_reduce of 2048",
     ):
         merge(emulated([step(), short]))
 
@@ -159,12 +160,12 @@ def test_earliest_difference_of_all_communicators_is_reported() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "message"),
     [
-        ([exchange(("send", 1))], [device(0, ADD)], "calls send of 64 bytes .*without a partner"),
-        ([device(0, ADD)], [exchange(("recv", 0))], "calls recv of 64 bytes .*without a partner"),
+        ([exchange(("send", 1))], [device(0, ADD)], "calls send 0 of 64 bytes .*without a partner"),
+        ([device(0, ADD)], [exchange(("recv", 0))], "calls recv 0 of 64 bytes .*without a partner"),
         (
             [exchange(("send", 1)), exchange(("send", 1))],
             [exchange(("recv", 0))],
-            "rank 0 at op 1 calls send",
+            "rank 0 at op 1 of iteration 0 calls send 1 of",
         ),
         ([exchange(("send", 1))], [exchange(("send", 0))], "without a partner"),
         ([exchange(("send", 1))], [exchange(("recv", 0), size_bytes=8)], "a send and its receive"),
@@ -227,6 +228,43 @@ def test_missing_op_is_an_error() -> None:
         tables[name] = tables[name].slice(1)
     with pytest.raises(UnderstudyError, match="missing or double"):
         merge(tables)
+
+
+def test_joins_and_their_parts_belong_together() -> None:
+    tables = emulated([step()])
+    tables["collective_parts"] = tables["collective_parts"].slice(1)
+    with pytest.raises(UnderstudyError, match="same joins"):
+        merge(tables)
+
+
+def test_positions_say_the_iteration() -> None:
+    tables = emulated([step(), step()], span_iterations=[2, 2])
+    iteration = [0, 0, 0, 1, 1, 1, 1] * 2
+    column = tables["events"].schema.get_field_index("iteration")
+    tables["events"] = tables["events"].set_column(
+        column, tables["events"].schema.field(column), pa.array(iteration, pa.int32())
+    )
+    sizes = tables["collective_parts"]["size_bytes"].to_pylist()
+    column = tables["collective_parts"].schema.get_field_index("size_bytes")
+    tables["collective_parts"] = tables["collective_parts"].set_column(
+        column,
+        tables["collective_parts"].schema.field(column),
+        pa.array([*sizes[:3], 8], pa.int64()),
+    )
+    with pytest.raises(
+        UnderstudyError, match="rank 1 at op 3 of iteration 1 calls all_reduce of 8"
+    ):
+        merge(tables)
+
+
+def test_making_communicators_counts_as_a_call() -> None:
+    """A rank that splits before a collective does not match one that splits after it."""
+    split = collective(kind="communicator_split", size_bytes=0, dtype="", reduce_op="")
+    split["what"] = None
+    one, two = [split, collective()], [collective(), split]
+    assert merge(emulated([one, one]))["events"].num_rows == 2
+    with pytest.raises(UnderstudyError, match="differs in kind"):
+        merge(emulated([one, two]))
 
 
 def test_spans_must_agree() -> None:

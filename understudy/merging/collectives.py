@@ -2,7 +2,11 @@
 
 NCCL matches collectives by the order of the calls on a communicator, whatever they are, and sends
 with receives by their order from one rank to another. Calls that do not agree hang or corrupt
-memory on real GPUs, so the first difference is an error here, before anything is simulated.
+memory on real GPUs, so the first difference is an error here, before anything is simulated. What
+members do together on the host (making and ending communicators) counts as a collective.
+
+Communicators are those of the job: emulation has joined the ranks' views of them by NCCL's unique
+id, or for a split by its parent's, the number of the split and its color; never by handle.
 """
 
 from __future__ import annotations
@@ -48,16 +52,19 @@ def number_calls(parts: pa.Table) -> pa.Table:
     return parts.set_column(column, parts.schema.field("sequence"), pa.array(sequence))
 
 
-def check_collectives(parts: pa.Table, communicators: pa.Table, ranks: pa.Table) -> None:
-    """Raise UnderstudyError at the first call that does not agree between two ranks.
+def check_collectives(
+    parts: pa.Table, events: pa.Table, communicators: pa.Table, ranks: pa.Table
+) -> None:
+    """Raise UnderstudyError at the first call that does not agree between two ranks, with where
+    each of the two makes it.
 
     Compared are kind, size, dtype, reduction, root and the number of calls of each member, and for
     sends and receives that each has its partner, of the same size and dtype. `parts` must be
-    numbered by `number_calls`, with one program per rank.
+    numbered by `number_calls`, `events` sorted by (program, op), with one program per rank.
     """
     if parts.num_rows == 0:
         return
-    calls = _Calls(parts, communicators, ranks)
+    calls = _Calls(parts, events, communicators, ranks)
     differences = [
         difference
         for communicator in np.unique(calls.communicator).tolist()
@@ -74,7 +81,9 @@ def check_collectives(parts: pa.Table, communicators: pa.Table, ranks: pa.Table)
 class _Calls:
     """All parts of a job as integer columns, with ranks and communicators of the job."""
 
-    def __init__(self, parts: pa.Table, communicators: pa.Table, ranks: pa.Table) -> None:
+    def __init__(
+        self, parts: pa.Table, events: pa.Table, communicators: pa.Table, ranks: pa.Table
+    ) -> None:
         self.members: dict[int, list[int]] = {
             row["communicator"]: row["members"] for row in communicators.to_pylist()
         }
@@ -102,6 +111,8 @@ class _Calls:
                     )
                 self.communicator[rows & (local == number)] = communicator
         self.op = integers(parts, "group")
+        starts = np.searchsorted(integers(events, "program"), program)
+        self.iteration = integers(events, "iteration")[starts + self.op]
         self.peer = integers(parts, "peer")
         self.sequence = integers(parts, "sequence")
         kind, self.kinds = text_codes(parts, "kind")
@@ -186,7 +197,10 @@ class _Calls:
 
     def _call(self, row: int) -> str:
         kind, size, dtype, reduce_op, root = self.compared[row].tolist()
-        what = f"{self.kinds[kind]} of {size} bytes {self.dtypes[dtype]}"
+        name = self.kinds[kind]
+        if self.peer[row] >= 0:
+            name += f" {self.sequence[row]}"
+        what = f"{name} of {size} bytes {self.dtypes[dtype]}".rstrip()
         if self.reduce_ops[reduce_op]:
             what += f" {self.reduce_ops[reduce_op]}"
         if root >= 0:
@@ -194,7 +208,8 @@ class _Calls:
         if self.peer[row] >= 0:
             peer = int(self.peer[row])
             what += f" {'to' if self.kinds[kind] == 'send' else 'from'} its rank {peer}"
-        return f"rank {self.rank[row]} at op {self.op[row]} calls {what}"
+        where = f"op {self.op[row]} of iteration {self.iteration[row]}"
+        return f"rank {self.rank[row]} at {where} calls {what}"
 
     def _name(self, communicator: int) -> str:
         label = self.labels[communicator]

@@ -59,9 +59,10 @@ def merge(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         [("program", "ascending"), ("group", "ascending"), ("part", "ascending")]
     )
     _check_programs(events, gaps, programs)
+    _check_joins(events, parts)
     parts = number_calls(parts)
     if complete:
-        check_collectives(parts, tables["communicators"], ranks)
+        check_collectives(parts, events, tables["communicators"], ranks)
     events, signatures = _number_signatures(events, tables["signatures"])
 
     leaders = _leaders(events, parts, programs)
@@ -93,6 +94,18 @@ def _check_programs(events: pa.Table, gaps: pa.Table, programs: list[int]) -> No
     if not same or not np.array_equal(op, integers(gaps, "op")):
         raise UnderstudyError(
             "events and host_gaps do not have the same ops; emulate again with --remeasure-host"
+        )
+
+
+def _check_joins(events: pa.Table, parts: pa.Table) -> None:
+    """Parts are of joins, and every join has some."""
+    kind, kinds = text_codes(events, "kind")
+    joins = events.filter(pa.array(kind == (kinds.index("join") if "join" in kinds else NULL)))
+    expected = np.stack([integers(joins, "program"), integers(joins, "op")], axis=1)
+    found = np.stack([integers(parts, "program"), integers(parts, "group")], axis=1)
+    if not np.array_equal(np.unique(found, axis=0), expected):
+        raise UnderstudyError(
+            "events and collective_parts do not have the same joins; emulate again"
         )
 
 
