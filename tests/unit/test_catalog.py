@@ -32,6 +32,8 @@ def test_every_device_is_plausible_and_names_its_sources(d: Device) -> None:
     assert 128 * 2**20 < d.driver_memory_bytes < 1.1 * 2**30
     assert interconnect(d.interconnect).name == d.interconnect
     assert {"memory_bytes", "memory_bandwidth_bytes_per_s", "peak_flops"} <= set(d.sources)
+    context = d.sources["context_bytes"]
+    assert context.startswith("guess") or "out-of-memory message" in context
     assert d.price_usd_per_hour is None or "example" in d.sources["price_usd_per_hour"]
 
 

@@ -58,11 +58,13 @@ class Device:
     """One GPU model. `sources` says where each field, or group of fields, is from.
 
     `memory_bytes` is what CUDA and PyTorch call total; NVML's total is larger by the
-    `driver_memory_bytes` that the driver keeps. `gpu_direct`: devices read each other's memory
-    (P2P), and network adapters theirs (RDMA). `host_coherent`: the GPU reaches all host memory
-    through the host's page tables. PCI ids are device << 16 | vendor. `nvlink_switched`: the links
-    end at switches, not at other devices. `nccl_channels`: of an NCCL communicator in one node;
-    each has buffers of its own.
+    `driver_memory_bytes` that the driver keeps. `context_bytes`: what a process takes besides its
+    allocations and NCCL's buffers: the CUDA context and the code that was loaded (lazily, the
+    default since CUDA 11.7). cuBLAS has its workspaces from PyTorch's allocator. `gpu_direct`:
+    devices read each other's memory (P2P), and network adapters theirs (RDMA). `host_coherent`: the
+    GPU reaches all host memory through the host's page tables. PCI ids are device << 16 | vendor.
+    `nvlink_switched`: the links end at switches, not at other devices. `nccl_channels`: of an NCCL
+    communicator in one node; each has buffers of its own.
     """
 
     id: str

@@ -38,9 +38,9 @@ def peak_memory(device: Device, ranks: pa.Table, rank: int) -> dict[str, Any] | 
     if row["peak_parts_bytes"] is None:
         return None
     parts = dict(row["peak_parts_bytes"])
+    constants = {"libraries": "nccl_channels", "context": "context_bytes"}
     guessed = ["cudnn_workspaces"]
-    if device.sources["context_bytes"].startswith("guess"):
-        guessed.append("context")
+    guessed += [p for p, key in constants.items() if device.sources[key].startswith("guess")]
     return {
         "rank": rank,
         "iteration": row["peak_iteration"],
