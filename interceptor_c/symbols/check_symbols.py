@@ -5,8 +5,8 @@
 Every name of symbols/*.tsv is exported; `implemented` ones by a definition in src/, the others by a
 stub; nothing else is exported; each shadow library carries its SONAME, its version node and the
 need for libunderstudy.so. With --torch-lib, every function that torch's libraries import from a
-replaced SONAME is exported, and every driver and NVML function that libc10_cuda.so looks up by
-name. With --site-packages, the same of torchvision and Triton, as far as they are there. Prints
+replaced SONAME is exported, and every driver, NVML and CUPTI function that they look up by name.
+With --site-packages, the same of torchvision, Triton and pynvml, as far as they are there. Prints
 what does not hold and exits 1.
 """
 
@@ -22,6 +22,7 @@ from update_symbols import (
     exported_names,
     imported_names,
     library_of,
+    looked_up_names,
     read_libraries,
     read_symbols,
 )
@@ -35,8 +36,6 @@ HOST_NAMES = {"getaddrinfo", "gethostname", "uname"}
 INJECTION_NAMES = {"InitializeInjectionNvtx2"}
 #: Functions that return a pointer: a stub's status code would be taken for one.
 _RETURNS_POINTER = re.compile(r"(Get(Error|Status|LastError)(String|Name)|_malloc|_ptr)$")
-#: A whole word; types (`_t`), members (`_`) and Triton's own functions (`..Handle`) are none.
-_FUNCTION_NAME = re.compile(rb"(?<!\w)(?:cu|nvml)[A-Z]\w+(?<!_t)(?<!_)(?<!Handle)(?!\w)")
 
 
 def check_tables(symbols: dict[str, str]) -> list[str]:
@@ -95,30 +94,38 @@ def check_names(symbols: dict[str, str], names: set[str], user: Path) -> list[st
     ]
 
 
-def looked_up_names(path: Path) -> set[str]:
-    """Driver and NVML functions that a library or C source has as texts, to look them up."""
-    libraries = read_libraries()
-    words = {word.decode() for word in _FUNCTION_NAME.findall(path.read_bytes())}
-    return {word for word in words if library_of(word, libraries) in ("cuda", "nvml")}
+def check_callers(symbols: dict[str, str], callers: list[Path]) -> list[str]:
+    """What libraries and sources look up by name; those that are not installed are left out."""
+    return [
+        problem
+        for caller in callers
+        if caller.is_file()
+        for problem in check_names(symbols, looked_up_names(caller), caller)
+    ]
 
 
 def check_torch(symbols: dict[str, str], torch_lib: Path) -> list[str]:
-    """PyTorch's libraries."""
-    c10 = torch_lib / "libc10_cuda.so"
-    return check_names(symbols, imported_names(torch_lib), torch_lib) + check_names(
-        symbols, looked_up_names(c10), c10
+    """PyTorch's libraries and its Python code."""
+    libraries = [torch_lib / f"lib{name}.so" for name in ("c10_cuda", "torch_cuda", "torch_python")]
+    sources = sorted((torch_lib.parent / "cuda").glob("*.py"))
+    return check_names(symbols, imported_names(torch_lib), torch_lib) + check_callers(
+        symbols, libraries + sources
     )
 
 
 def check_site_packages(symbols: dict[str, str], folder: Path) -> list[str]:
-    """Torchvision and Triton."""
+    """Torchvision, Triton with its profiler, and pynvml."""
+    triton = folder / "triton" / "_C"
     problems = []
-    for libraries in (folder / "torchvision", folder / "triton" / "_C"):
+    for libraries in (folder / "torchvision", triton):
         problems += check_names(symbols, imported_names(libraries), libraries)
-    driver = folder / "triton" / "backends" / "nvidia" / "driver.c"
-    if driver.is_file():
-        problems += check_names(symbols, looked_up_names(driver), driver)
-    return problems
+    callers = [
+        triton / "libtriton.so",
+        triton / "libproton.so",
+        folder / "triton" / "backends" / "nvidia" / "driver.c",
+        folder / "pynvml.py",
+    ]
+    return problems + check_callers(symbols, callers)
 
 
 def main() -> int:

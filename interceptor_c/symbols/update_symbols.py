@@ -2,8 +2,9 @@
 
 Run it by hand (`make -C interceptor_c symbols TORCH=<torch/lib folder>`) for a new version of
 torch, or after a function got an implementation. Names come from the files as they are now (none
-is ever dropped), from what torch's libraries import, and, with --headers, from the functions that
-CUDA's headers declare. Dispositions:
+is ever dropped), from what torch's libraries import, with --headers from the functions that CUDA's
+headers declare, and with --callers from the functions that a library, C or Python file looks up by
+name (such as pynvml.py, which monitors load). Dispositions:
 
   implemented    defined in src/ (a strong symbol of the built library)
   harmless       returns success and does nothing; nothing can be read back from it
@@ -22,10 +23,22 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 _HARMLESS = re.compile(r"(Set|Destroy|Free|Unload|Release|Unregister|Deregister|Trim|Reset)")
+#: Not harmless whatever they are called: changes of a graph's work, and of the machine.
+_HARMFUL = re.compile(r"Graph\w*Node|^nvml")
 _HEADER_FUNCTION = re.compile(r"(?:CUDAAPI|CUDARTAPI)\s+(\w+)\s*\(")
 #: `#define cuMemAlloc cuMemAlloc_v2`: the second name is the one that binaries ask for.
 _HEADER_ALIAS = re.compile(r"^\s*#\s*define\s+(cu\w+)\s+(\1_v\d)\s*$", re.MULTILINE)
 _HEADERS = ("cuda.h", "cuda_runtime_api.h")
+#: Libraries whose functions programs look up by name instead of linking them.
+_LOOKED_UP = ("cuda", "nvml", "cupti")
+#: A function's name; not a type (`_t`) nor a prefix (`_`).
+_NAME = rb"((?:cu|nvml|cupti)[A-Z]\w+(?<!_t)(?<!_))(?!\w)"
+_NAMES_IN_LIBRARY = re.compile(rb"(?<=\0)" + _NAME + rb"(?=\0)")
+#: `library.nvmlInit`, `look_up("nvmlInit")`; not fields, `("nvmlReturn", ...)`, nor messages.
+_NAMES_IN_PYTHON = re.compile(rb"(?:\.|\([\"'])" + _NAME + rb"(?![\"'],| )")
+#: `get..Handle` are Triton's own look-up functions.
+_NAMES_IN_C = re.compile(rb"(?<!\w)" + _NAME + rb"(?<!Handle)")
+_READ_ONLY_DATA = re.compile(r"\] \.rodata +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+)")
 
 
 class Library(NamedTuple):
@@ -92,6 +105,31 @@ def imported_names(torch_lib: Path) -> set[str]:
     return names
 
 
+def _read_only_data(library: Path) -> bytes:
+    """The section `.rodata` of an ELF file, where string literals lie; all else may be device code
+    of hundreds of megabytes."""
+    listing = subprocess.run(
+        ["readelf", "-SW", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    found = _READ_ONLY_DATA.search(listing)
+    if found is None:
+        return b""
+    with library.open("rb") as file:
+        file.seek(int(found[1], 16))
+        return file.read(int(found[2], 16))
+
+
+def looked_up_names(path: Path) -> set[str]:
+    """Driver, NVML and CUPTI functions that a library, Python or C source looks up by name."""
+    if ".so" in path.suffixes:
+        words = _NAMES_IN_LIBRARY.findall(_read_only_data(path))
+    else:
+        pattern = _NAMES_IN_PYTHON if path.suffix == ".py" else _NAMES_IN_C
+        words = pattern.findall(path.read_bytes())
+    libraries = read_libraries()
+    return {name for name in map(bytes.decode, words) if library_of(name, libraries) in _LOOKED_UP}
+
+
 def library_of(name: str, libraries: list[Library]) -> str | None:
     """The library with the longest prefix of `name` that an API name may have."""
     best: tuple[int, str] | None = None
@@ -111,6 +149,7 @@ def main() -> None:
     parser.add_argument("library", type=Path, help="the built libunderstudy.so")
     parser.add_argument("--torch-lib", type=Path, help="torch/lib of an installed torch")
     parser.add_argument("--headers", type=Path, help="folder of cuda.h and cuda_runtime_api.h")
+    parser.add_argument("--callers", type=Path, nargs="*", default=[], help="who looks names up")
     arguments = parser.parse_args()
     libraries = read_libraries()
     rows = {library.name: {s.name: s for s in read_symbols(library.name)} for library in libraries}
@@ -124,6 +163,8 @@ def main() -> None:
             text = (arguments.headers / header).read_text()
             names.update(_HEADER_FUNCTION.findall(text))
             names.update(versioned for _, versioned in _HEADER_ALIAS.findall(text))
+    for caller in arguments.callers:
+        names |= looked_up_names(caller)
     for name in names:
         owner = library_of(name, libraries)
         if owner is not None:
@@ -135,7 +176,8 @@ def main() -> None:
             if name in implemented:
                 disposition = "implemented"
             elif disposition not in ("harmless", "not_supported"):
-                disposition = "harmless" if _HARMLESS.search(name) else "not_supported"
+                harmless = _HARMLESS.search(name) and not _HARMFUL.search(name)
+                disposition = "harmless" if harmless else "not_supported"
             code = library.not_supported_code if disposition == "not_supported" else 0
             lines.append(f"{name}\t{disposition}\t{code}")
         (HERE / f"{library.name}.tsv").write_text("\n".join(lines) + "\n")

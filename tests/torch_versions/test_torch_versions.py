@@ -7,6 +7,7 @@ PyTorch's own, that nothing unsupported is called and that there are no warnings
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from tests.e2e.script_case import (
     linear,
     times,
 )
+from understudy.emulation.environment import probe_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interceptor", "script_home")]
 
@@ -75,6 +77,19 @@ def convolutions(run: ScriptRun) -> Counter[tuple[str, tuple[tuple[str, float], 
 
 def reduced_bytes(run: ScriptRun, rank: int) -> int:
     return sum(t.size_bytes for t in run.transfers_of(rank, "all_reduce"))
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_every_symbol_that_the_wheel_imports_or_looks_up_is_exported(version: str) -> None:
+    torch_lib = probe_python(PYTHONS[version]).torch_lib
+    done = subprocess.run(
+        [sys.executable, "symbols/check_symbols.py", "build", "--torch-lib", str(torch_lib)],
+        cwd=REPOSITORY / "interceptor_c",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_gpt_with_autocast_fused_adamw_and_ddp(tmp_path: Path) -> None:
