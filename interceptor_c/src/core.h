@@ -173,6 +173,7 @@ const char *us_function_name(const struct us_function *function);
 /* fatbin.c */
 struct us_fatbin;
 struct us_fatbin *us_fatbin_register(const void *wrapper);
+const void *us_fatbin_data(const struct us_fatbin *fatbin); /* NULL for none */
 /* Whether it has code that the device runs. */
 bool us_fatbin_has_device(const struct us_fatbin *fatbin);
 
@@ -186,6 +187,9 @@ struct us_kernel_info {
 struct us_function *us_function_new(const char *mangled_name, const struct us_kernel_info *info);
 /* False when no table of UNDERSTUDY_KERNEL_TABLES has the kernel. */
 bool us_kernel_lookup(const char *mangled_name, size_t name_bytes, struct us_kernel_info *info);
+/* Has the table of the library made that holds this address; false when none came of it, and after
+   the first call for a library. */
+bool us_kernels_of_library(const void *inside);
 
 /* cubin.c: uncompressed cubins (Triton's). */
 struct us_cubin;

@@ -52,6 +52,10 @@ struct us_fatbin *us_fatbin_register(const void *wrapper) {
     return fatbin;
 }
 
+const void *us_fatbin_data(const struct us_fatbin *fatbin) {
+    return fatbin ? fatbin->data : NULL;
+}
+
 /* Code runs on later minor versions of its major one, architecture-specific code on its own only;
    PTX is compiled for any later device. */
 static bool runs(const struct entry *entry, uint32_t capability) {

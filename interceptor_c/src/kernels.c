@@ -1,17 +1,26 @@
-/* Looks kernels up in the tables of UNDERSTUDY_KERNEL_TABLES (include/kernel_table.h). */
+/*
+ * Looks kernels up in kernel tables (include/kernel_table.h): those of UNDERSTUDY_KERNEL_TABLES,
+ * which are PyTorch's, and those of other libraries, extensions compiled by the script among them.
+ * The latter are made when the first kernel of a library is used, by the Python that
+ * UNDERSTUDY_TABLE_MAKER names, in the folder UNDERSTUDY_TABLE_CACHE.
+ */
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core.h"
 #include "kernel_table.h"
 
-#define MAX_TABLES 32
+#define MAX_TABLES 256
 
 struct table {
     const struct us_ktab_header *header;
@@ -22,7 +31,7 @@ struct table {
 _Static_assert(sizeof(struct us_parameter) == sizeof(struct us_ktab_parameter), "same layout");
 
 static struct table tables[MAX_TABLES];
-static size_t table_count;
+static size_t table_count; /* grows while others read */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static bool map_table(const char *path) {
@@ -50,11 +59,12 @@ static bool map_table(const char *path) {
         munmap(base, bytes);
         return false;
     }
-    struct table *table = &tables[table_count++];
+    struct table *table = &tables[table_count];
     table->header = header;
     table->entries = (const void *)(header + 1);
     table->parameters = (const void *)(table->entries + header->entry_count);
     table->strings = (const char *)(table->parameters + header->parameter_count);
+    __atomic_store_n(&table_count, table_count + 1, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -91,7 +101,8 @@ static const struct us_ktab_entry *find(const struct table *table, uint64_t hash
 bool us_kernel_lookup(const char *name, size_t name_bytes, struct us_kernel_info *info) {
     pthread_once(&once, map_tables);
     uint64_t hash = us_hash(name, name_bytes);
-    for (size_t i = 0; i < table_count; i++) {
+    size_t count = __atomic_load_n(&table_count, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < count; i++) {
         const struct us_ktab_entry *entry = find(&tables[i], hash, name, name_bytes);
         if (!entry || (uint64_t)entry->first_parameter + entry->parameter_count >
                           tables[i].header->parameter_count)
@@ -108,4 +119,88 @@ bool us_kernel_lookup(const char *name, size_t name_bytes, struct us_kernel_info
         return true;
     }
     return false;
+}
+
+/* Tables of other libraries --------------------------------------------------------------------- */
+
+extern char **environ;
+
+/* The environment without what would make the table maker a traced process; free() it. */
+static char **maker_environment(void) {
+    static const char *const dropped[] = {"LD_PRELOAD=", "LD_LIBRARY_PATH=", "RANK=", "PYTHON"};
+    size_t count = 0, kept = 0;
+    while (environ[count])
+        count++;
+    char **variables = calloc(count + 1, sizeof *variables);
+    for (size_t i = 0; variables && i < count; i++) {
+        bool drop = false;
+        for (size_t d = 0; d < sizeof dropped / sizeof *dropped; d++)
+            drop |= !strncmp(environ[i], dropped[d], strlen(dropped[d]));
+        if (!drop)
+            variables[kept++] = environ[i];
+    }
+    return variables;
+}
+
+/* Runs the table maker; what it prints is the path of the table. Empty when there is none. */
+static void make_table(const char *library, char *path, size_t bytes) {
+    path[0] = 0;
+    const char *python = getenv("UNDERSTUDY_TABLE_MAKER");
+    const char *cache = getenv("UNDERSTUDY_TABLE_CACHE");
+    int pipe_ends[2];
+    if (!python || !cache || pipe2(pipe_ends, O_CLOEXEC))
+        return;
+    char capability[16];
+    snprintf(capability, sizeof capability, "%d", us_compute_capability());
+    const char *const arguments[] = {python,  "-I",       "-m",  "understudy.traces.kernel_table",
+                                     library, capability, cache, NULL};
+    char **variables = maker_environment();
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+    pid_t pid = -1;
+    int error = variables ? posix_spawn(&pid, python, &actions, NULL,
+                                        (char *const *)(uintptr_t)arguments, variables)
+                          : ENOMEM;
+    posix_spawn_file_actions_destroy(&actions);
+    free(variables);
+    close(pipe_ends[1]);
+    size_t used = 0;
+    for (ssize_t part = 1; !error && part && used + 1 < bytes;) {
+        part = read(pipe_ends[0], path + used, bytes - 1 - used);
+        if (part > 0)
+            used += (size_t)part;
+        else if (part < 0 && errno != EINTR)
+            part = 0;
+    }
+    close(pipe_ends[0]);
+    path[used] = 0;
+    path[strcspn(path, "\n")] = 0;
+    if (!error)
+        waitpid(pid, NULL, 0);
+    else
+        fprintf(stderr, "understudy: cannot run %s: %s\n", python, strerror(error));
+}
+
+/* Whether there is a new table after this: at the first call for the library that holds `inside`. */
+bool us_kernels_of_library(const void *inside) {
+    static us_lock lock;
+    static const char *seen[MAX_TABLES];
+    static size_t count;
+    Dl_info library;
+    if (!inside || !dladdr(inside, &library) || !library.dli_fname)
+        return false;
+    us_lock_take(&lock);
+    bool known = count == MAX_TABLES || table_count == MAX_TABLES;
+    for (size_t i = 0; i < count && !known; i++)
+        known = !strcmp(seen[i], library.dli_fname);
+    bool made = false;
+    if (!known) {
+        seen[count++] = strdup(library.dli_fname);
+        char path[4096];
+        make_table(library.dli_fname, path, sizeof path);
+        made = path[0] && map_table(path);
+    }
+    us_lock_give(&lock);
+    return made;
 }

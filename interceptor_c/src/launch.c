@@ -96,7 +96,9 @@ static void register_function(const void *host, const char *name,
     us_lock_give(&table_lock);
 }
 
-static struct us_function *function_new(const char *name, const struct us_kernel_info *info) {
+/* `info`: NULL when the kernel stands in a table, or in the library that holds `fatbin`. */
+static struct us_function *function_new(const char *name, const struct us_kernel_info *info,
+                                        const struct us_fatbin *fatbin) {
     struct us_function *function = us_slab_take(&functions);
     if (!function)
         return NULL;
@@ -104,7 +106,8 @@ static struct us_function *function_new(const char *name, const struct us_kernel
     function->name_bytes = strlen(name);
     if (info)
         function->info = *info;
-    else
+    else if (!us_kernel_lookup(name, function->name_bytes, &function->info) &&
+             us_kernels_of_library(us_fatbin_data(fatbin)))
         us_kernel_lookup(name, function->name_bytes, &function->info);
     if (!function->info.max_threads)
         function->info.max_threads = MAX_THREADS_PER_BLOCK;
@@ -132,7 +135,7 @@ static struct us_function *function_new(const char *name, const struct us_kernel
 }
 
 struct us_function *us_function_new(const char *mangled_name, const struct us_kernel_info *info) {
-    return function_new(mangled_name, info);
+    return function_new(mangled_name, info, NULL);
 }
 
 struct us_function *us_function_of(const void *pointer) {
@@ -155,7 +158,7 @@ struct us_function *us_function_of(const void *pointer) {
     slot = &table->slots[slot_of(table, pointer)];
     function = slot->function;
     if (!function) {
-        function = function_new(slot->name, NULL);
+        function = function_new(slot->name, NULL, slot->fatbin);
         if (function)
             function->no_image = !us_fatbin_has_device(slot->fatbin);
         __atomic_store_n(&slot->function, function, __ATOMIC_RELEASE);

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy import home
 from understudy.errors import UnderstudyError
 from understudy.home import REPOSITORY
 from understudy.jobs import JobSpec
@@ -138,6 +139,8 @@ def job_environment(
     env["UNDERSTUDY_DEVICE_FILE"] = str(device_file)
     env["UNDERSTUDY_DEVICE_COUNT"] = str(job.launch.nproc_per_node)
     env["UNDERSTUDY_KERNEL_TABLES"] = ":".join(map(str, kernel_tables))
+    env["UNDERSTUDY_TABLE_MAKER"] = sys.executable
+    env["UNDERSTUDY_TABLE_CACHE"] = str(home.cache_dir() / "kernel_tables")
     env["UNDERSTUDY_LIBRARY"] = str(INTERCEPTOR)
     env["UNDERSTUDY_TRACES"] = str(traces_dir)
     env["UNDERSTUDY_CONTROL"] = str(control_dir)

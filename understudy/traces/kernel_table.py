@@ -2,17 +2,22 @@
 
 The format is owned by interceptor_c/include/kernel_table.h. A table is made once per library build
 and compute capability, in 2 to 3 seconds for PyTorch's 773 MB of device code.
+
+The interceptor has the tables of libraries that are not PyTorch's made when it meets them:
+`python -m understudy.traces.kernel_table LIBRARY CAPABILITY CACHE` prints the path of the table.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from understudy.errors import UnderstudyError
 from understudy.traces.cubin import KernelInfo, Library, open_library, section_fatbins
 
 MAGIC = b"USKTAB01"
@@ -179,3 +184,20 @@ def kernel_tables(
         for library in sorted(torch_lib.glob("*.so"))
     ]
     return [table for table in tables if table is not None]
+
+
+def main() -> None:
+    """See the module's text; prints nothing for a library without kernels for the device."""
+    library, compute_capability, cache = sys.argv[1:]
+    try:
+        table = ensure_kernel_table(Path(library), int(compute_capability), Path(cache))
+    except (UnderstudyError, OSError) as error:
+        raise SystemExit(
+            f"understudy: {error}; sizes of the arguments of its kernels are not known"
+        ) from error
+    if table is not None:
+        sys.stdout.write(f"{table}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -519,6 +519,25 @@ _PATCHES = {
 }
 
 
+def _patch_exec(rank):
+    """A rank that replaces its program, as scripts do to set variables that Python reads at its
+    start, stays the rank: the new program finds what this one found."""
+    execute, execute_in = os.execv, os.execve
+
+    def execve(path, argv, env):
+        if os.getpid() == rank.pid and "UNDERSTUDY_CONTROL" in env:
+            env = dict(env)
+            env.pop("UNDERSTUDY_RANK_PID", None)
+            paths = [_FOLDER, env["PYTHONPATH"]] if env.get("PYTHONPATH") else [_FOLDER]
+            env["PYTHONPATH"] = os.pathsep.join(paths)
+        execute_in(path, argv, env)
+
+    def execv(path, argv):
+        os.execve(path, argv, os.environ)
+
+    os.execv, os.execve = _like(execv, execute), _like(execve, execute_in)
+
+
 class _Loader(importlib.abc.Loader):
     """Runs a patch once its module has been executed."""
 
@@ -566,4 +585,5 @@ def start():
         os._exit(1)
     atexit.register(rank.at_exit)
     sys.excepthook = rank.uncaught
+    _patch_exec(rank)
     sys.meta_path.insert(0, _Finder(rank))
