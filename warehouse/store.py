@@ -44,13 +44,14 @@ log = logging.getLogger(__name__)
 #: A stage, or the folder of emulation's host gaps, which outlive a new emulation.
 Folder = schemas.Stage | Literal["emulation_host"]
 
-#: Integers that follow each other closely; the other columns repeat and get a dictionary.
+#: Integers that follow each other closely; the columns that are in neither set repeat and get a
+#: dictionary.
 _DELTA_COLUMNS = frozenset(
     {
         "op",
         "depends_on",
-        "gap_ns",
-        "spread_ns",
+        "group",
+        "sequence",
         "start_ns",
         "end_ns",
         "step",
@@ -59,6 +60,8 @@ _DELTA_COLUMNS = frozenset(
         "reserved_bytes",
     }
 )
+#: Measured times: only their high bytes repeat, and compress once all of one place lie together.
+_SPLIT_COLUMNS = frozenset({"gap_ns", "spread_ns"})
 _HASH_KEY = b"understudy.content_hash"
 _VERSION_KEY = b"understudy.schema_version"
 _NAME = re.compile(r"[a-z0-9._-]+")
@@ -303,10 +306,11 @@ def _key(stage: Folder, device: str, job: str | None) -> str:
 
 def _write_file(path: Path, table: pa.Table, digest: str) -> None:
     names = table.column_names
-    delta = [n for n in names if n in _DELTA_COLUMNS]
+    encodings = {n: "DELTA_BINARY_PACKED" for n in names if n in _DELTA_COLUMNS}
+    encodings |= {n: "BYTE_STREAM_SPLIT" for n in names if n in _SPLIT_COLUMNS}
     metadata = {**(table.schema.metadata or {}), _HASH_KEY: digest.encode()}
     # pyarrow's annotation knows only the boolean form of use_dictionary.
-    dictionary = cast(Any, [n for n in names if n not in delta])
+    dictionary = cast(Any, [n for n in names if n not in encodings])
     with path.open("wb") as file:
         pq.write_table(
             table.replace_schema_metadata(metadata),
@@ -314,7 +318,7 @@ def _write_file(path: Path, table: pa.Table, digest: str) -> None:
             compression="zstd",
             compression_level=3,
             use_dictionary=dictionary,
-            column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED") or None,
+            column_encoding=encodings or None,
         )
         file.flush()
         os.fsync(file.fileno())

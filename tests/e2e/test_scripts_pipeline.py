@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from tests.e2e.script_case import (
     Gemm,
@@ -19,6 +20,7 @@ from tests.e2e.script_case import (
     run_case,
     times,
 )
+from warehouse import store
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interceptor", "script_home")]
 
@@ -218,6 +220,37 @@ def check_gpt_3d(run: ScriptRun) -> None:
         # Sends and receives of 1F1B go in pairs, but for the first and the last.
         collectives = transfers.total() - (micro_batches - 1)
         assert families["collective"] == collectives
+    check_bytes_on_disk(run)
+
+
+BYTES_PER_EVENT = 6
+
+
+def check_bytes_on_disk(run: ScriptRun) -> None:
+    """What grows with the events takes few bytes for each, and all of it few for each call."""
+    tables, device = run.emulation.tables, run.case.device
+    program = {name: table for name, table in tables.items() if name != "host_gaps"}
+    store.write_tables("emulation", program, device, "bytes-on-disk")
+    gaps = {"host_gaps": tables["host_gaps"]}
+    store.write_tables("emulation_host", gaps, device, "bytes-on-disk")
+
+    def file_of(name: str) -> Path:
+        return store.table_path("emulation", name, device, "bytes-on-disk")
+
+    def column_bytes(name: str) -> int:
+        groups = parquet.ParquetFile(file_of(name)).metadata
+        return sum(
+            groups.row_group(g).column(c).total_compressed_size
+            for g in range(groups.num_row_groups)
+            for c in range(groups.num_columns)
+        )
+
+    growing = ("events", "host_gaps", "collective_parts")
+    events = tables["events"].num_rows
+    assert sum(map(column_bytes, growing)) < BYTES_PER_EVENT * events
+    calls = sum(tables["ranks"]["trace_events"].to_pylist())
+    files = [file_of(name).stat().st_size for name in (*growing, "signatures")]
+    assert sum(files) < BYTES_PER_EVENT * calls
 
 
 def greedy_buckets(sizes: list[int], bucket_bytes: int) -> list[int]:
