@@ -409,6 +409,8 @@ def test_ranks_share_one_time_base(tmp_path: Path) -> None:
     assert traces.base_ns == BEGIN_NS
     starts = [trace.device_events.column("start_ns")[0].as_py() for trace in traces.traces.values()]
     assert starts == [30_125, 1_030_125]
+    (note,) = traces.problems
+    assert "no moment in common (by 940124 ns)" in str(note)
 
 
 def test_single_trace_without_a_rank_is_rank_0(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def read_kineto_folder(folder: Path) -> KinetoTraces:
         raise UnderstudyError(f"{folder}: no such folder")
     paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES))
     if not paths:
-        raise UnderstudyError(f"{folder}: holds no {' or '.join(SUFFIXES)} file")
+        raise UnderstudyError(
+            f"{folder}: holds no {' or '.join(SUFFIXES)} file (subfolders are not searched)"
+        )
     problems: list[Problem] = []
     traces: dict[int, KinetoTrace] = {}
     unplaced: list[KinetoTrace] = []
@@ -90,6 +92,15 @@ def _joined(
     if missing:
         listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         notes.append(Note(folder, f"{len(missing)} of {world_size} ranks have no trace: {listed}"))
+    begin_ns, end_ns = _common_window_ns(list(traces.values()))
+    if begin_ns > end_ns:
+        notes.append(
+            Note(
+                folder,
+                f"the ranks' device events have no moment in common (by {begin_ns - end_ns} ns):"
+                " their clocks differ, or they were profiled at different steps",
+            )
+        )
     return KinetoTraces(
         folder=folder,
         base_ns=base_ns,
@@ -98,3 +109,16 @@ def _joined(
         missing_ranks=missing,
         problems=(*problems, *notes),
     )
+
+
+def _common_window_ns(traces: Sequence[KinetoTrace]) -> tuple[int, int]:
+    """When the last rank begins and the first one ends to run device events."""
+    begins, ends = [0], [2**63]
+    for trace in traces:
+        if not len(trace.device_events):
+            continue
+        starts = trace.device_events.column("start_ns").to_numpy() + trace.base_ns
+        durations = trace.device_events.column("duration_ns").to_numpy()
+        begins.append(int(starts.min()))
+        ends.append(int((starts + durations).max()))
+    return max(begins), min(ends)
