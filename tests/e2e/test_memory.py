@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from understudy import jobs
 from understudy.emulation import Emulation, emulate
+from understudy.emulation.memory import check_peaks
+from understudy.jobs import Launch
+from understudy.traces.interceptor import Api, read_trace
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,6 +80,70 @@ SEARCH = """
     print(json.dumps([free, total, tried, len(most), message, retries]))
 """
 
+#: Small GPTs: on one rank with and without DDP, on several under FSDP2. Every tensor is a multiple
+#: of 2 MiB or smaller than 1 MiB, so that PyTorch's allocator gives each a block of its own size
+#: (512 bytes at least).
+GPT = """
+    import json
+    import os
+
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    WIDTH, HEADS, LAYERS, VOCABULARY, BATCH, CONTEXT = 1024, 16, 2, 2048, 4, 128
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            q, k, v = (
+                t.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+                for t in self.qkv(self.ln_1(x)).chunk(3, -1)
+            )
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(y.transpose(1, 2).flatten(2))
+            return x + self.down(F.gelu(self.up(self.ln_2(x))))
+
+    def gpt():
+        return nn.Sequential(
+            nn.Embedding(VOCABULARY, WIDTH),
+            *(Block() for _ in range(LAYERS)),
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, VOCABULARY, bias=False),
+        ).to(device)
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    if dist.get_world_size() == 1:
+        models = [DistributedDataParallel(gpt(), gradient_as_bucket_view=True), gpt()]
+    else:
+        models = [gpt()]
+        for block in models[0]:
+            fully_shard(block)
+        fully_shard(models[0])
+    optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+    for step in range(4):
+        tokens = torch.randint(VOCABULARY, (BATCH, CONTEXT), device=device)
+        for model, optimizer in zip(models, optimizers):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            optimizer.step()
+        if step == 1:
+            torch.cuda.reset_peak_memory_stats()
+    if device.index == 0:
+        print(json.dumps([p.shape for p in models[0].parameters()]))
+"""
+
 OFFLOAD = """
     import json
     import torch
@@ -95,12 +165,18 @@ OFFLOAD = """
 
 
 def emulated(
-    folder: Path, text: str, memory: str | None = None, **env: str
+    folder: Path,
+    text: str,
+    *args: str,
+    memory: str | None = None,
+    nproc_per_node: int = 1,
+    **env: str,
 ) -> tuple[Emulation, Any]:
     """The emulation of a script, and the last line that it printed."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
-    spec = jobs.ad_hoc_job(str(script), (), working_dir=folder)
+    launch = Launch(nproc_per_node=nproc_per_node)
+    spec = jobs.ad_hoc_job(str(script), args, launch=launch, working_dir=folder)
     spec = dataclasses.replace(spec, env=env, warmup=100)
     if memory is not None:
         spec = jobs.with_memory(spec, memory)
@@ -122,6 +198,7 @@ def test_peaks_equal_those_of_pytorch(tmp_path: Path, settings: str) -> None:
     assert [seen["allocated"], seen["reserved"]] == own
     assert seen["device"] > seen["reserved"]  # the context
     assert not [w for w in emulation.warnings if "not emulated" in w]
+    assert wrong_peaks(emulation) == []
 
 
 def test_without_caching_every_tensor_is_device_memory(tmp_path: Path) -> None:
@@ -146,3 +223,52 @@ def test_a_script_meets_the_memory_that_was_set(tmp_path: Path) -> None:
 def test_offloading_does_not_cost_the_host_the_size_of_the_model(tmp_path: Path) -> None:
     _, resident_kib = emulated(tmp_path, OFFLOAD)
     assert resident_kib < 1 << 20
+
+
+def block_bytes(shapes: list[list[int]], ranks: int = 1) -> int:
+    """Blocks of float32 tensors that `ranks` share by their first dimension."""
+    sizes = [math.ceil(shape[0] / ranks) * math.prod(shape[1:]) * 4 for shape in shapes]
+    return sum(math.ceil(size / 512) * 512 for size in sizes)
+
+
+def held_at_the_end(emulation: Emulation, rank: int) -> dict[str, int]:
+    timeline = emulation.tables["memory_timeline"].to_pylist()
+    held: Counter[str] = Counter()
+    for row in timeline:
+        if row["rank"] == rank:
+            held[row["category"]] += row["change_bytes"]
+    return dict(held)
+
+
+def wrong_peaks(emulation: Emulation) -> list[str]:
+    return [w for w in emulation.warnings if "own peak" in w]
+
+
+@pytest.mark.parametrize(("ranks", "models"), [(1, 2), (2, 1)])
+def test_categories_are_what_the_model_explains(tmp_path: Path, ranks: int, models: int) -> None:
+    emulation, shapes = emulated(tmp_path, GPT, nproc_per_node=ranks)
+    assert wrong_peaks(emulation) == []
+    for rank in range(ranks):
+        held = held_at_the_end(emulation, rank)
+        parameters = models * block_bytes(shapes, ranks)
+        assert held["parameters"] == parameters
+        # Two averages, and a step that stays on the host.
+        assert held["optimizer_state"] == 2 * parameters
+        # Some lie together: in DDP's buckets, in what FSDP reduces a module into.
+        exact = models * sum(math.prod(shape) for shape in shapes) * 4 // ranks
+        assert exact <= held["gradients"] <= parameters + (1 << 20)
+        assert held.get("communication", 0) == 0
+    if ranks == 1:
+        check_a_doctored_trace(tmp_path / "traces" / "rank-0")
+
+
+def check_a_doctored_trace(stem: Path) -> None:
+    """PyTorch's own peaks are in the trace: when the script resets them, and at its end."""
+    trace = read_trace(stem)
+    at = np.flatnonzero(trace.records["api"] == Api.MEMORY_PEAKS)
+    assert len(at) == 2
+    assert check_peaks(trace) == []
+    trace.records["a"][at[1]] += 512
+    (warning,) = check_peaks(trace)
+    assert warning.startswith("rank 0: PyTorch's own peak of allocated memory on device 0 is")
+    assert "(-512 bytes)" in warning
