@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "library_call.h"
 #include "types_cublas.h"
 #include "versions.h"
 
@@ -160,11 +161,11 @@ static void forget_output(const struct us_gemm *gemm, const void *output) {
     us_values_forget(output, (size_t)(gemm->batch - 1) * stride + bytes);
 }
 
-void us_gemm_emit(struct us_record *record, struct us_gemm *gemm, const char *api,
-                  cudaStream_t stream, const void *a, const void *b, const void *c, const void *d) {
+static void write_gemm(struct us_record *record, struct us_gemm *gemm, const char *api,
+                       cudaStream_t stream, const void *a, const void *b, const void *c,
+                       const void *d) {
     memset(gemm->api, 0, sizeof gemm->api);
     strncpy(gemm->api, api, sizeof gemm->api - 1);
-    forget_output(gemm, d);
     record->stream = us_stream_number(stream);
     record->definition = us_define(US_DEFINITION_GEMM, gemm, sizeof *gemm);
     record->a = (uintptr_t)a;
@@ -172,6 +173,12 @@ void us_gemm_emit(struct us_record *record, struct us_gemm *gemm, const char *ap
     record->c = (uintptr_t)c;
     record->d = (uintptr_t)d;
     us_emit(record);
+}
+
+void us_gemm_emit(struct us_record *record, struct us_gemm *gemm, const char *api,
+                  cudaStream_t stream, const void *a, const void *b, const void *c, const void *d) {
+    forget_output(gemm, d);
+    write_gemm(record, gemm, api, stream, a, b, c, d);
 }
 
 /* A call of one of the functions below, before it is checked. */
@@ -201,19 +208,6 @@ static cublasComputeType_t effective_compute_type(cublasHandle_t handle,
                 call->compute_type == CUBLAS_COMPUTE_32F;
     bool tf32 = (handle->math_mode & US_CUBLAS_MATH_MODE_MASK) == CUBLAS_TF32_TENSOR_OP_MATH;
     return single && open && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : call->compute_type;
-}
-
-static void forget_pointer_array(const void *array, int64_t batch) {
-    enum { CHUNK = 64 };
-    void *pointers[CHUNK];
-    for (int64_t first = 0; first < batch; first += CHUNK) {
-        int64_t count = batch - first < CHUNK ? batch - first : CHUNK;
-        us_values_read((const void *const *)array + first, pointers,
-                       (size_t)count * sizeof *pointers);
-        for (int64_t i = 0; i < count; i++) {
-            if (pointers[i] != NULL) us_values_forget_at(pointers[i]);
-        }
-    }
 }
 
 static cublasStatus_t record_product(cublasHandle_t handle, struct us_record *record,
@@ -253,8 +247,14 @@ static cublasStatus_t record_product(cublasHandle_t handle, struct us_record *re
         .compute_type = effective_compute_type(handle, call),
         .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
     };
-    if (call->pointer_arrays) forget_pointer_array(call->c, call->batch);
-    us_gemm_emit(record, &gemm, call->api, handle->stream, call->a, call->b, call->c, call->c);
+    if (call->pointer_arrays) { /* the array itself is only read */
+        size_t bits = (size_t)us_cuda_type_bits(call->type_c);
+        size_t bytes = (size_t)call->ldc * (size_t)call->n * bits / 8;
+        us_forget_pointer_array(call->c, call->batch, bytes);
+    } else {
+        forget_output(&gemm, call->c);
+    }
+    write_gemm(record, &gemm, call->api, handle->stream, call->a, call->b, call->c, call->c);
     return CUBLAS_STATUS_SUCCESS;
 }
 

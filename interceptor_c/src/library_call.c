@@ -1,4 +1,4 @@
-/* Writes records of US_API_LIBRARY. */
+/* Writes records of US_API_LIBRARY; outputs of batched calls. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,4 +22,16 @@ void us_library_emit(struct us_record *record, const char *api, int type, cudaSt
                                        sizeof payload.head + count * sizeof *values);
     }
     us_emit(record);
+}
+
+void us_forget_pointer_array(const void *array, int64_t count, size_t bytes) {
+    enum { CHUNK = 64 };
+    void *pointers[CHUNK];
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t part = count - first < CHUNK ? count - first : CHUNK;
+        us_values_read((const void *const *)array + first, pointers,
+                       (size_t)part * sizeof *pointers);
+        for (int64_t i = 0; i < part; i++)
+            if (pointers[i] != NULL) us_values_forget(pointers[i], bytes);
+    }
 }

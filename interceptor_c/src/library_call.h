@@ -1,6 +1,6 @@
 /*
- * Records of libraries whose calls are described by named numbers (US_API_LIBRARY): cuFFT, cuSPARSE,
- * cuSPARSELt, cuRAND.
+ * Records of libraries whose calls are described by named numbers (US_API_LIBRARY): cuFFT, cuSOLVER,
+ * cuSPARSE, cuSPARSELt, cuRAND, and what such calls have in common.
  */
 #ifndef UNDERSTUDY_LIBRARY_CALL_H
 #define UNDERSTUDY_LIBRARY_CALL_H
@@ -18,6 +18,10 @@ void us_library_emit(struct us_record *record, const char *api, int type, cudaSt
 #define US_LIBRARY_VALUES(...)                                                                     \
     (const struct us_library_value[]){__VA_ARGS__},                                                \
         sizeof((const struct us_library_value[]){__VA_ARGS__}) / sizeof(struct us_library_value)
+
+/* The outputs of a batched call: `array` is device memory with `count` pointers to outputs of `bytes`
+   each, which are unknown afterwards. A pointer that is itself unknown (NULL here) is left out. */
+void us_forget_pointer_array(const void *array, int64_t count, size_t bytes);
 
 static inline uint64_t us_address(const void *pointer) {
     return (uint64_t)(uintptr_t)pointer;
