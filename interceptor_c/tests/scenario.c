@@ -54,6 +54,30 @@ static void calls(void) {
     understudy_mark_iteration();
 }
 
+/* Every kind of copy and fill that makes the host wait, or not. */
+static void copies(void) {
+    void *device, *pinned;
+    static char pageable[4096];
+    CHECK(cudaMalloc(&device, 4096) == 0 && cudaMallocHost(&pinned, 4096) == 0);
+    struct {
+        void *destination;
+        const void *source;
+        int kind;
+    } directions[] = {
+        {device, pageable, cudaMemcpyHostToDevice}, {device, pinned, cudaMemcpyHostToDevice},
+        {pageable, device, cudaMemcpyDeviceToHost}, {pinned, device, cudaMemcpyDeviceToHost},
+        {device, device, cudaMemcpyDeviceToDevice}, {pinned, pageable, cudaMemcpyHostToHost},
+    };
+    for (size_t i = 0; i < sizeof directions / sizeof *directions; i++) {
+        CHECK(cudaMemcpy(directions[i].destination, directions[i].source, 64,
+                         directions[i].kind) == 0);
+        CHECK(cudaMemcpyAsync(directions[i].destination, directions[i].source, 64,
+                              directions[i].kind, NULL) == 0);
+    }
+    CHECK(cudaMemset(device, 0, 64) == 0 && cudaMemset(pinned, 0, 64) == 0);
+    CHECK(cudaMemsetAsync(pinned, 0, 64, NULL) == 0);
+}
+
 static void *launch_many(void *count) {
     for (int i = 0; i < *(int *)count; i++)
         launch(i % 5, 1 + (unsigned)(i % 7), cudaStreamPerThread);
@@ -166,6 +190,8 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(name, "calls"))
         calls();
+    else if (!strcmp(name, "copies"))
+        copies();
     else if (!strcmp(name, "threads"))
         threads(number);
     else if (!strcmp(name, "fork"))

@@ -18,21 +18,28 @@ from understudy.simulation.programs import Programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interceptor")]
 
-_SCRIPT = Path(__file__).with_name("ordering") / "graphs_and_groups.py"
+_SCRIPTS = Path(__file__).with_name("ordering")
+
+
+def job_of(script: str, ranks: int, warmup: int) -> JobSpec:
+    spec = jobs.ad_hoc_job(str(_SCRIPTS / script), (), launch=Launch(nproc_per_node=ranks))
+    return dataclasses.replace(spec, warmup=warmup, iterations=2)
+
+
+def emulated(job: JobSpec, folder: Path) -> Emulation:
+    return emulate(job, "h100-sxm-80gb", log_path=folder / "log", traces_dir=folder / "traces")
 
 
 @pytest.fixture(scope="module")
 def job() -> JobSpec:
-    spec = jobs.ad_hoc_job(str(_SCRIPT), (), launch=Launch(nproc_per_node=2))
-    return dataclasses.replace(spec, warmup=2, iterations=2)
+    return job_of("graphs_and_groups.py", ranks=2, warmup=2)
 
 
 @pytest.fixture(scope="module")
 def emulation(
     job: JobSpec, script_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Emulation:
-    folder = tmp_path_factory.mktemp("ordering")
-    return emulate(job, "h100-sxm-80gb", log_path=folder / "log", traces_dir=folder / "traces")
+    return emulated(job, tmp_path_factory.mktemp("ordering"))
 
 
 def rows(emulation: Emulation, table: str, program: int) -> list[dict[str, Any]]:
@@ -52,6 +59,22 @@ def test_a_captured_step_is_in_every_iteration(emulation: Emulation) -> None:
         assert [s["family"] for s in work].count("gemm") == 2  # no gradient of the input
         gaps = rows(emulation, "host_gaps", rank)
         assert all(gap["gap_ns"] == 0 for gap in gaps[1 : len(nodes)])
+
+
+def test_a_replay_of_a_captured_optimizer_step_ends_an_iteration(
+    script_home: Path, tmp_path: Path
+) -> None:
+    """Three eager steps before the capture, one in it: the others are replays."""
+    emulation = emulated(job_of("captured_training.py", ranks=1, warmup=6), tmp_path)
+    assert emulation.warnings == ()
+    (rank,) = emulation.tables["ranks"].to_pylist()
+    assert (rank["iterations_seen"], rank["span_iterations"]) == (8, 1)
+    signatures = emulation.tables["signatures"].to_pylist()
+    events = rows(emulation, "events", 0)
+    families = [signatures[e["signature"]]["family"] for e in events if e["kind"] == "device"]
+    assert families.count("gemm") == 5  # no gradient of the input
+    assert [e["kind"] for e in events[:2]] == ["device", "host"]  # the batch, then the graph
+    assert all(e["graph"] is not None for e in events[1:-1])
 
 
 def test_an_uneven_all_to_all_is_one_group_of_messages(emulation: Emulation) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from understudy.errors import UnderstudyError
-from understudy.traces.interceptor import Api, RankTrace, read_trace
+from understudy.traces.interceptor import Api, CopyKind, RankTrace, read_trace
 
 Scenario = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -74,6 +74,23 @@ def test_every_call_is_recorded_in_order_with_its_arguments(
     ends = begin + records["inside_ns"]
     assert (ends[:-1] <= begin[1:]).all()
     assert trace.overhead_ns < 2000
+
+
+def test_copies_say_whether_the_host_waits(scenario: Scenario, tmp_path: Path) -> None:
+    """CUDA's "API synchronization behavior": 1 the host waits, 2 its side is page-locked."""
+    done = scenario("copies", tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = read_trace(tmp_path / "trace").records
+    copies = records[records["api"] == Api.MEMCPY]
+    assert list(zip(copies["d"].tolist(), copies["flags"].tolist(), strict=True)) == [
+        (CopyKind.H2D, 1), (CopyKind.H2D, 0),  # pageable: an asynchronous one is only staged
+        (CopyKind.H2D, 3), (CopyKind.H2D, 2),
+        (CopyKind.D2H, 1), (CopyKind.D2H, 1),
+        (CopyKind.D2H, 3), (CopyKind.D2H, 2),
+        (CopyKind.D2D, 0), (CopyKind.D2D, 0),
+        (CopyKind.H2H, 1), (CopyKind.H2H, 1),
+    ]  # fmt: skip
+    assert records["flags"][records["api"] == Api.MEMSET].tolist() == [0, 1, 0]
 
 
 def test_threads_share_one_order_and_lose_nothing(scenario: Scenario, tmp_path: Path) -> None:

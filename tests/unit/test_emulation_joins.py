@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from tests.unit.job_tables import ADD, collective, device, emulated, host_wait
 from tests.unit.test_emulation_collection import collected, rows, steady
 from tests.unit.trace_writer import TraceWriter
+from understudy import catalog, jobs
 from understudy.emulation.host_joins import unmatched
+from understudy.emulation.lowering import FIRST_PRIVATE_STREAM
+from understudy.jobs import Launch
+from understudy.merging import merge
+from understudy.simulation import engine, reference
+from understudy.simulation.programs import Programs
 from understudy.traces.interceptor import Api
 
 
@@ -68,6 +78,24 @@ def test_of_repeated_calls_the_last_ones_match_and_of_ends_the_first() -> None:
     split, destroy = (0, "communicator_split"), (0, "communicator_destroy")
     calls = [{1: split, 2: split, 5: destroy, 6: destroy}, {1: split, 4: destroy}]
     assert unmatched(calls, {0: (0, 1)}) == [{1, 6}, frozenset()]
+
+
+def test_host_joins_of_two_nodes_replay_equally_on_both_engines() -> None:
+    """They take no time of their own, also where they would meet on network cards."""
+    init = collective(
+        stream=FIRST_PRIVATE_STREAM, kind="communicator_init", size_bytes=0, dtype="", reduce_op=""
+    )
+    ops = [device(0, ADD), init | {"what": None}, host_wait(FIRST_PRIVATE_STREAM, 1), collective()]
+    late = [device(0, ADD), *[device(0, ADD, gap_ns=50_000)], *ops[1:2]]
+    late += [host_wait(FIRST_PRIVATE_STREAM, 2), collective()]
+    tables = merge(emulated([ops, *[late] * 15]))
+    spec = replace(jobs.ad_hoc_job(__file__, ()), launch=Launch(nnodes=2, nproc_per_node=8))
+    durations = np.full(tables["signatures"].num_rows, 10_000, np.int64)
+    world = Programs(spec, catalog.host("default"), tables).world(durations, 1.0, 2)
+    first, *_ = timelines = engine.replay(world)
+    for timeline, expected in zip(timelines, reference.replay(world), strict=True):
+        assert np.array_equal(timeline.end_ns, expected.end_ns)
+    assert first.end_ns[0, 2] > 50_000  # the host of rank 0 waits for the late ranks
 
 
 def test_graphs_are_a_column_of_events(tmp_path: Path) -> None:

@@ -76,6 +76,13 @@ class _Numbers:
         return number
 
 
+class _Captured:
+    """Numbers of the modules and optimizers whose calls and steps a CUDA graph holds."""
+
+    def __init__(self):
+        self.calls, self.steps = [], []
+
+
 class _Rank:
     def __init__(self):
         environment = os.environ
@@ -92,6 +99,8 @@ class _Rank:
         self.optimizers, self.modules = _Numbers(), _Numbers()
         self.steps, self.calls = _steps.StepCounter(), _steps.StepCounter()
         self.unused_optimizers = weakref.WeakSet()
+        self.capture = None  # the open one's _Captured
+        self.graphs = weakref.WeakKeyDictionary()  # graph -> _Captured
         self.distributed = False
         self.settled = self.asked_for_slot = False
         self.library = ctypes.CDLL(environment["UNDERSTUDY_LIBRARY"])
@@ -129,6 +138,13 @@ class _Rank:
         self.unused_optimizers.discard(optimizer)
         self.memory.step_done(optimizer)
         number = self.optimizers.of(optimizer)
+        if self.capture is not None:
+            self.capture.steps.append(number)
+        else:
+            self.stepped(number)
+
+    def stepped(self, number):
+        """After a step of that optimizer."""
         self.ended(_STEP, number, self.steps.add(number))
 
     def call_begins(self, module):
@@ -137,6 +153,13 @@ class _Rank:
         number = self.modules.of(module)
         if number not in self.calls.steps:
             self.memory.module_called(module)
+        if self.capture is not None:
+            self.capture.calls.append(number)
+        else:
+            self.called(number)
+
+    def called(self, number):
+        """Before a call of that module."""
         self.ended(_CALL, number, self.calls.iterations)
         self.calls.add(number)
 
@@ -393,6 +416,33 @@ def _patch_autograd(module, _rank):
     module._engine_run_backward = _like(run_here, run)
 
 
+def _patch_graphs(module, rank):
+    """Calls of modules and steps of optimizers that a CUDA graph captures happen at its replays."""
+    graph = module.CUDAGraph
+    capture_begin, capture_end, replay = graph.capture_begin, graph.capture_end, graph.replay
+
+    def begin_and_note(self, *args, **kwargs):
+        capture_begin(self, *args, **kwargs)
+        rank.capture = rank.graphs.setdefault(self, _Captured())
+
+    def end_and_note(self, *args, **kwargs):
+        rank.capture = None
+        return capture_end(self, *args, **kwargs)
+
+    def replay_and_note(self, *args, **kwargs):
+        captured = rank.graphs.get(self, _Captured())
+        if not rank.steps.steps:
+            for number in captured.calls:
+                rank.called(number)
+        replay(self, *args, **kwargs)
+        for number in captured.steps:
+            rank.stepped(number)
+
+    graph.capture_begin = _like(begin_and_note, capture_begin)
+    graph.capture_end = _like(end_and_note, capture_end)
+    graph.replay = _like(replay_and_note, replay)
+
+
 def _patch_streams(module, rank):
     """Queries that the script makes itself; PyTorch's allocator makes others (see stream.c)."""
 
@@ -513,6 +563,7 @@ _PATCHES = {
     "torch.nn.modules.module": _patch_modules,
     "torch.autograd.graph": _patch_autograd,
     "torch.autograd.profiler": _patch_profiler,
+    "torch.cuda.graphs": _patch_graphs,
     "torch.cuda.streams": _patch_streams,
     "torch._dynamo.convert_frame": _patch_dynamo,
     "torch.distributed.distributed_c10d": _patch_distributed,
