@@ -24,6 +24,7 @@ from pipelines.command import (
     print_json,
     quiet_instance,
 )
+from pipelines.export_command import export
 from pipelines.measured import compare, simulate
 from understudy.errors import UnderstudyError, UsageError
 
@@ -372,6 +373,7 @@ def sql(query: str, as_json: bool) -> None:
 
 
 cli.add_command(compare)
+cli.add_command(export)
 cli.add_command(simulate)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,34 @@ def progress(title: str) -> Iterator[Listener | None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         yield Listener(bar, bar.add_task(title, total=None), title)
+
+
+@contextmanager
+def steps(preparing: str, title: str) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, when that is a terminal. What it yields is called with the number of
+    steps once it is known, then with 0 after each step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(preparing, total=None)
+
+        def advance(total: int) -> None:
+            if total:
+                bar.update(task, total=total, description=title)
+            else:
+                bar.advance(task)
+
+        yield advance
 
 
 class Listener(logging.Handler):

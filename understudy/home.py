@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -42,10 +44,17 @@ def dagster_dir() -> Path:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file under another name and renames it: a reader sees all of it or the old."""
+    with staged(path) as temporary:
+        temporary.write_text(text)
+
+
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Another name to write the file `path` under; it takes its own once it is written whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text)
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

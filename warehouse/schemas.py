@@ -298,6 +298,12 @@ MEMORY_TIMELINE = Table(
         Column("step", _INT32, "position in the rank's sequence of changes, from 0"),
         Column("iteration", _INT32, "iteration of the script, from 0; set-up belongs to the first"),
         Column(
+            "op",
+            _INT32,
+            "op of the rank's program that the host calls next; null: not in the program's span",
+            nullable=True,
+        ),
+        Column(
             "category",
             _STRING,
             "what changed: a block of one of MEMORY_CATEGORIES, a segment of the allocator, or a "

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -394,9 +395,12 @@ def _communicators(resolved: CommunicatorMap) -> pa.Table:
     )
 
 
-def _memory_timeline(histories: Mapping[int, MemoryHistory]) -> pa.Table:
+def _memory_timeline(
+    histories: Mapping[int, MemoryHistory], programs: Sequence[_Program]
+) -> pa.Table:
+    """`programs` by rank in the order of `histories`; empty: none has one."""
     tables = []
-    for rank, history in histories.items():
+    for rank, history, program in zip_longest(histories, histories.values(), programs):
         steps = len(history.iteration)
         tables.append(
             pa.table(
@@ -404,6 +408,7 @@ def _memory_timeline(histories: Mapping[int, MemoryHistory]) -> pa.Table:
                     "rank": np.full(steps, rank, np.int32),
                     "step": np.arange(steps, dtype=np.int32),
                     "iteration": history.iteration,
+                    "op": _next_ops(history, program),
                     "category": history.category.tolist(),
                     "change_bytes": history.change_bytes,
                     "allocated_bytes": history.allocated_bytes,
@@ -414,6 +419,16 @@ def _memory_timeline(histories: Mapping[int, MemoryHistory]) -> pa.Table:
             )
         )
     return pa.concat_tables(tables)
+
+
+def _next_ops(history: MemoryHistory, program: _Program | None) -> pa.Array:
+    """The op of the program that each change of memory precedes; null outside of it."""
+    if program is None:
+        return pa.nulls(len(history.position), pa.int32())
+    position = np.array(program.columns.lowered.position, np.int64)
+    following = np.searchsorted(position, history.position)
+    outside = (following < program.start) | (following >= program.end)
+    return pa.array((following - program.start).astype(np.int32), mask=outside)
 
 
 def collect(
@@ -495,7 +510,7 @@ def collect(
             "collective_parts": _collective_parts(programs),
             "communicators": _communicators(resolved),
             "ranks": rank_table,
-            "memory_timeline": _memory_timeline(histories),
+            "memory_timeline": _memory_timeline(histories, programs),
         },
         tuple(dict.fromkeys(warnings)),
     )

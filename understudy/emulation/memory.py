@@ -108,9 +108,11 @@ class MemoryHistory:
     `iteration` counts from 0, what the script sets up belongs to the first. `category` is one of
     MEMORY_CATEGORIES for a block that a tensor lies in, else "segment" or "library" (NCCL's
     buffers). Memory from a CUDA pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync) is block and
-    segment in one, as PyTorch counts it. `library_bytes` is what libraries hold.
+    segment in one, as PyTorch counts it. `library_bytes` is what libraries hold. `position` is the
+    record (of the trace) at which a change counts as made, in ascending order.
     """
 
+    position: np.ndarray
     iteration: np.ndarray
     category: np.ndarray
     change_bytes: np.ndarray
@@ -209,6 +211,8 @@ def memory_history(trace: RankTrace, kept_threads: Collection[int]) -> MemoryHis
     names = np.array(schemas.MEMORY_CATEGORIES)[codes[order]]
     in_device = ~np.isin(changes["api"], [Api.TENSOR_ALLOC, Api.TENSOR_FREE])
     return MemoryHistory(
+        # Changes that trade places lie beside each other.
+        position=np.sort(key),
         iteration=np.searchsorted(marks, key[order]).astype(np.int32),
         category=np.select([is_block(changes), is_library], [names, "library"], "segment"),
         change_bytes=np.select([is_library, in_device], [size, reserved], allocated),

@@ -4,5 +4,6 @@
 """
 
 from understudy.simulation.simulate import CODE_VERSION, simulate
+from understudy.simulation.timeline import RankTimeline, last_repetition
 
-__all__ = ["CODE_VERSION", "simulate"]
+__all__ = ["CODE_VERSION", "RankTimeline", "last_repetition", "simulate"]

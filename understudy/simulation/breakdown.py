@@ -39,6 +39,50 @@ def breakdown(
     )
 
 
+@dataclass(frozen=True)
+class Occupancy:
+    """Integer ns of one device, from the start of its first operation to the end of its last.
+
+    `compute`, `communication` and `copy`: some operation of the kind runs; `overlap`: communication
+    and compute run at once; `exposed_communication`: communication runs and nothing else does;
+    `idle`: nothing runs.
+    """
+
+    span: int
+    compute: int
+    communication: int
+    copy: int
+    overlap: int
+    exposed_communication: int
+    idle: int
+
+
+def occupancy(
+    start_ns: Times,
+    end_ns: Times,
+    is_communication: NDArray[np.bool_],
+    is_copy: NDArray[np.bool_],
+) -> Occupancy:
+    """What the device of one rank does while the given operations run; the others compute."""
+
+    def length(which: NDArray[np.bool_]) -> int:
+        return covered(start_ns[which], end_ns[which])
+
+    is_compute = ~is_communication & ~is_copy
+    busy = covered(start_ns, end_ns)
+    span = int(end_ns.max() - start_ns.min()) if len(start_ns) else 0
+    compute, communication = length(is_compute), length(is_communication)
+    return Occupancy(
+        span=span,
+        compute=compute,
+        communication=communication,
+        copy=length(is_copy),
+        overlap=compute + communication - length(is_compute | is_communication),
+        exposed_communication=busy - length(~is_communication),
+        idle=span - busy,
+    )
+
+
 def covered(start_ns: Times, end_ns: Times) -> int:
     """Length of the union of the intervals [start_ns, end_ns)."""
     if len(start_ns) == 0:

@@ -115,11 +115,10 @@ def simulate(
             'does the script move its model to "cuda"?'
         )
     span = ranks[0]["span_iterations"]
-    whole_run = common["iterations"] == 0
-    repetitions = 1 if whole_run else 1 + math.ceil(LEAD_ITERATIONS / span)
+    repeated = repetitions(ranks)
 
     def run(at: Durations, host_factor: float) -> tuple[list[Timeline], list[_Window]]:
-        timelines = replay(programs.world(at, host_factor * host.cpu_factor, repetitions))
+        timelines = replay(programs.world(at, host_factor * host.cpu_factor, repeated))
         return timelines, [_window(t, span) for t in timelines]
 
     timelines, windows = run(durations, 1.0)
@@ -162,6 +161,13 @@ def simulate(
         for i, (signature, count) in enumerate(zip(signatures, counts.tolist(), strict=True))
     ]
     return _tables(kernels, _simulated_events(programs, ranks, timelines), runtime)
+
+
+def repetitions(ranks: Sequence[Mapping[str, Any]]) -> int:
+    """How often the programs are replayed, from the rows of `ranks`; the last time counts."""
+    if min(r["iterations"] for r in ranks) == 0:
+        return 1
+    return 1 + math.ceil(LEAD_ITERATIONS / ranks[0]["span_iterations"])
 
 
 def moved_durations(

@@ -63,12 +63,14 @@ class _Lowering:
         selected = kept | np.isin(records["api"], MEMORY_CALLS)
         gaps = np.zeros(len(records), np.int64)
         gaps[kept] = host_gaps(records[kept], trace.overhead_ns)
-        for gap, is_kept, record in zip(
+        for position, gap, is_kept, record in zip(
+            (start + np.flatnonzero(selected)).tolist(),
             gaps[selected].tolist(),
             kept[selected].tolist(),
             records[selected].tolist(),
             strict=True,
         ):
+            order.position = position
             if is_kept:
                 order.gap_ns += gap
                 order.thread = record[3]

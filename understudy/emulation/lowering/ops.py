@@ -43,7 +43,8 @@ class LoweredRank:
 
     `signature` indexes `signatures` (NO_SIGNATURE: none), `depends_on` is an op (NO_DEPENDENCY:
     none), `iteration` counts the marks before the op, `graph` is the capture whose graph a host op
-    launches or another op is a node of (NO_GRAPH: none). `iterations` is the number of marks.
+    launches or another op is a node of (NO_GRAPH: none), `position` is the trace's record that
+    issued the op. `iterations` is the number of marks.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class LoweredRank:
     gap_ns: list[int] = field(default_factory=list)
     iteration: list[int] = field(default_factory=list)
     graph: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
     parts: dict[int, tuple[Part, ...]] = field(default_factory=dict)
     signatures: list[Signature] = field(default_factory=list)
     iterations: int = 0

@@ -33,15 +33,16 @@ class Queue(Protocol):
 
 
 class Order:
-    """The ops of a rank so far. The caller keeps `thread`, `iteration` and `gap_ns` up to date:
-    `gap_ns` is the host time since the last op, which goes to the next one; `graph` is the capture
-    whose graph is being launched."""
+    """The ops of a rank so far. The caller keeps `thread`, `iteration`, `position` and `gap_ns` up
+    to date: `position` is the record being lowered, `gap_ns` the host time since the last op, which
+    goes to the next one; `graph` is the capture whose graph is being launched."""
 
     def __init__(self, rank: int, streams: Mapping[int, StreamDefinition]) -> None:
         self.out = LoweredRank(rank)
         self.gap_ns = 0
         self.iteration = 0
         self.thread = 0
+        self.position = 0
         self.graph = NO_GRAPH
         self._streams = streams
         self._threads: dict[int, int] = {}
@@ -71,6 +72,7 @@ class Order:
         out.gap_ns.append(self.gap_ns)
         out.iteration.append(self.iteration)
         out.graph.append(self.graph)
+        out.position.append(self.position)
         self.gap_ns = 0
         return len(out.kind) - 1
 
