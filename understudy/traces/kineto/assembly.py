@@ -1,9 +1,13 @@
-"""Batches of a file to the tables of a trace: one clock, sorted, without repetitions."""
+"""Batches of a file to the tables of a trace: one clock, sorted, without repetitions.
+
+A table is finished column by column, and the batches' columns are let go on the way: at no time is
+there a second copy of a table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +16,7 @@ import pyarrow.compute as pc
 
 from understudy.traces.kineto.file_reader import Batch, FileReader
 from understudy.traces.kineto.records import POSITIONS_KEPT, KinetoTrace
-from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
+from understudy.traces.kineto.tables import DEVICE_EVENTS, HOST_CALLS, TABLES, TEXT, TraceTable
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -20,202 +24,229 @@ Booleans = npt.NDArray[np.bool_]
 #: Events this far from the middle of a trace have lost their time: a start of 0, a wrapped counter.
 FARTHEST_NS = 86_400 * 10**9
 
-#: What a row is, by table: rows equal in all of these are one event written twice. The first of
-#: each tuple must be set, for without it two short events may look the same.
+#: What a row is, by table: rows that start together and are equal in all of these are one event
+#: written twice. The first of each tuple must be set and positive, for without it two short events
+#: may look the same.
 _IDENTITY: dict[str, tuple[str, ...]] = {
-    "device_events": ("duration_ns", "start_ns", "device", "stream", "correlation", "name", "kind"),
-    "host_calls": ("correlation", "start_ns", "duration_ns", "process", "thread", "name", "api"),
-    "syncs": ("correlation", "start_ns", "duration_ns", "stream", "device", "kind"),
-    "annotations": ("external_id", "start_ns", "duration_ns", "process", "thread", "name", "side"),
-    "host_ops": ("external_id", "start_ns", "duration_ns", "process", "thread", "name"),
-    "collective_calls": ("external_id", "start_ns", "duration_ns", "process", "thread", "name"),
+    "device_events": ("duration_ns", "device", "stream", "correlation", "name", "kind"),
+    "host_calls": ("correlation", "duration_ns", "process", "thread", "name", "api"),
+    "syncs": ("correlation", "duration_ns", "stream", "device", "kind"),
+    "annotations": ("external_id", "duration_ns", "process", "thread", "name", "side"),
+    "host_ops": ("external_id", "duration_ns", "process", "thread", "name"),
+    "collective_calls": ("external_id", "duration_ns", "process", "thread", "name"),
 }
 
+#: What ROCm's profiler may say only of the call that launched a kernel or copy.
+_DESCRIBED_BY_CALLS = ("size_bytes", "shared_memory_bytes", "grid", "block")
 
-@dataclass(frozen=True)
+
+class _Columns:
+    """The columns of one table in pieces, with absolute times."""
+
+    def __init__(self, table: TraceTable, batches: Sequence[Batch], reader: FileReader) -> None:
+        self.table = table
+        self._pieces = {
+            column.name: [batch.columns.column(column.name) for batch in batches]
+            for column in table.columns
+            if column.name != "rank"
+        }
+        shifts = [reader.base_ns(batch.array) for batch in batches]
+        starts = [
+            piece.to_numpy() + shift
+            for piece, shift in zip(self._pieces.pop("start_ns"), shifts, strict=True)
+        ]
+        self.starts: Integers = np.concatenate([np.empty(0, np.int64), *starts])
+
+    def take(self, name: str, rows: Integers) -> pa.Array:
+        """Some rows of a column."""
+        return self._joined(name).take(pa.array(rows))
+
+    def pop(self, name: str, rows: Integers) -> pa.Array:
+        """Some rows of a column, which is then gone."""
+        taken = self.take(name, rows)
+        del self._pieces[name]
+        return taken
+
+    def _joined(self, name: str) -> pa.Array:
+        pieces = self._pieces[name]
+        if len(pieces) != 1:
+            kind = next(c.type for c in self.table.columns if c.name == name)
+            empty = pa.array([], pa.int32() if kind == TEXT else kind)
+            pieces[:] = [pa.concat_arrays([empty, *pieces])]
+        return pieces[0]
+
+
 class Assembly:
-    """The batches of a file that has been read."""
+    """Makes the trace of a file that has been read."""
 
-    reader: FileReader
-    batches: Sequence[Batch]
-
-    def trace(self) -> KinetoTrace:
-        """The tables, counted from the first event that is kept."""
-        header = self.reader.header()
-        self._drop_other_ranks(header.rank)
-        tables = {table.name: self._clocked(table, header.rank) for table in TABLES}
-        tables = self._without_strays(tables)
-        base_ns = min(
-            (int(_numbers(table, "start_ns").min()) for table in tables.values() if len(table)),
-            default=0,
-        )
-        texts = self.reader.rows.texts.dictionary()
-        finished = {
-            table.name: _finished(
-                table,
-                self._distinct(table, _sorted(table, _named(tables[table.name], table, texts))),
-                base_ns,
-                header.rank,
-            )
+    def __init__(self, reader: FileReader, batches: Sequence[Batch]) -> None:
+        self._reader = reader
+        self._header = reader.header()
+        kept = [batch for batch in batches if not self._of_other_rank(batch)]
+        self._columns = {
+            table.name: _Columns(table, [each for each in kept if each.table is table], reader)
             for table in TABLES
         }
-        finished["device_events"] = _described_by_calls(
-            finished["device_events"], finished["host_calls"]
-        )
+
+    def trace(self) -> KinetoTrace:
+        """The tables, counted from the first event that is kept. To be called once."""
+        middle_ns = self._middle_ns()
+        near = {
+            name: np.abs(columns.starts - middle_ns) <= FARTHEST_NS
+            for name, columns in self._columns.items()
+        }
+        base_ns = min(
+            (int(columns.starts[near[name]].min()) for name, columns in self._columns.items()
+             if near[name].any()),
+            default=0,
+        )  # fmt: skip
+        tables = {
+            name: self._finished(name, rows, base_ns) for name, rows in self._ordered_rows(near)
+        }
+        tables[DEVICE_EVENTS.name] = _described(tables[DEVICE_EVENTS.name], tables[HOST_CALLS.name])
         return KinetoTrace(
-            path=self.reader.path,
-            header=header,
+            path=self._reader.path,
+            header=self._header,
             base_ns=base_ns,
-            ignored=dict(sorted(self.reader.rows.ignored.items())),
-            problems=self.reader.findings.problems(),
-            **finished,
+            ignored=dict(sorted(self._reader.rows.ignored.items())),
+            problems=self._reader.findings.problems(),
+            **tables,
         )
 
-    def _clocked(self, table: TraceTable, rank: int | None) -> pa.Table:
-        """The rows of a table with absolute times."""
-        parts = [
-            _shifted(batch.columns, self.reader.base_ns(batch.array))
-            for batch in self.batches
-            if batch.table is table and not self._of_other_rank(batch, rank)
-        ]
-        if parts:
-            return pa.Table.from_batches(parts).combine_chunks()
-        return pa.table({c.name: pa.array([], _plain(c.type)) for c in table.columns[1:]})
+    def _of_other_rank(self, batch: Batch) -> bool:
+        """Whether two ranks wrote to one file and these rows are of the second."""
+        rank = self._reader.rank_of(batch.array)
+        if rank is None or rank == self._header.rank:
+            return False
+        self._reader.findings.drop_many(
+            len(batch.columns),
+            f"{batch.table.name}: of rank {rank} in a file of rank {self._header.rank}",
+            [self._reader.first_offset(batch.array)],
+        )
+        return True
 
-    def _of_other_rank(self, batch: Batch, rank: int | None) -> bool:
-        own = self.reader.rank_of(batch.array)
-        return own is not None and own != rank
-
-    def _drop_other_ranks(self, rank: int | None) -> None:
-        """Reports what a file holds of a second rank: two processes wrote to one name."""
-        for batch in self.batches:
-            if self._of_other_rank(batch, rank):
-                self.reader.findings.drop_many(
-                    len(batch.columns),
-                    f"{batch.table.name}: of rank {self.reader.rank_of(batch.array)} in a file of"
-                    f" rank {rank}",
-                    [self.reader.first_offset(batch.array)],
-                )
-
-    def _without_strays(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """Leaves out events that lost their time."""
-        starts = np.concatenate([_numbers(table, "start_ns") for table in tables.values()])
+    def _middle_ns(self) -> int:
+        starts = np.concatenate([columns.starts for columns in self._columns.values()])
         if not len(starts):
-            return tables
-        middle = int(np.partition(starts, len(starts) // 2)[len(starts) // 2])
-        kept = {}
-        for name, table in tables.items():
-            near = np.abs(_numbers(table, "start_ns") - middle) <= FARTHEST_NS
-            if not near.all():
-                self._drop(table, ~near, f"{name}: more than a day from the rest of the trace")
-                table = table.filter(pa.array(near))
-            kept[name] = table
-        return kept
+            return 0
+        half = len(starts) // 2
+        return int(np.partition(starts, half)[half])
 
-    def _distinct(self, description: TraceTable, table: pa.Table) -> pa.Table:
-        """Leaves out repetitions of sorted rows."""
-        if len(table) < 2:
-            return table
-        required, *_ = identity = _IDENTITY[description.name]
-        same = np.ones(len(table) - 1, dtype=bool)
-        for name in identity:
-            column = _numbers(table, name)
-            same &= column[1:] == column[:-1]
-        same &= _numbers(table, required)[1:] > 0
-        if not same.any():
-            return table
-        repeats = np.concatenate([[False], same])
-        self._drop(table, repeats, f"{description.name}: repeats another event", repeats=True)
-        return table.filter(pa.array(~repeats))
+    def _ordered_rows(self, near: dict[str, Booleans]) -> Iterator[tuple[str, Integers]]:
+        """The rows of each table that are kept, in their order."""
+        for name, columns in self._columns.items():
+            far = np.flatnonzero(~near[name])
+            if len(far):
+                self._drop(columns, far, f"{name}: more than a day from the rest of the trace")
+            rows, repeats = self._sorted(columns, np.flatnonzero(near[name]))
+            if len(repeats):
+                self._drop(columns, repeats, f"{name}: repeats another event", repeats=True)
+            yield name, rows
+
+    def _sorted(self, columns: _Columns, rows: Integers) -> tuple[Integers, Integers]:
+        """Rows by start, and apart from them those that repeat another.
+
+        What starts together is put in order by the other columns: the order of the file, which
+        carries no meaning, must not be left over.
+        """
+        rows = rows[np.argsort(columns.starts[rows], kind="stable")]
+        starts = columns.starts[rows]
+        together = starts[1:] == starts[:-1]
+        if not together.any():
+            return rows, rows[:0]
+        tied = np.concatenate([[False], together]) | np.concatenate([together, [False]])
+        of_tied = rows[tied]
+        keys = [columns.starts[of_tied]]
+        keys += [self._key(columns, name, of_tied) for name in _IDENTITY[columns.table.name]]
+        order = np.lexsort(keys[::-1])
+        rows[tied] = of_tied[order]
+        same = np.ones(len(order) - 1, dtype=bool)
+        for key in keys:
+            same &= key[order][1:] == key[order][:-1]
+        same &= keys[1][order][1:] > 0
+        repeated = np.zeros(len(rows), dtype=bool)
+        repeated[np.flatnonzero(tied)[1:]] = same
+        return rows[~repeated], rows[repeated]
+
+    def _key(self, columns: _Columns, name: str, rows: Integers) -> Integers:
+        values = _numbers(columns.take(name, rows))
+        kind = next(column.type for column in columns.table.columns if column.name == name)
+        if kind != TEXT:
+            return values
+        return np.append(self._alphabetical, -1)[values]
+
+    @cached_property
+    def _texts(self) -> pa.Array:
+        return self._reader.rows.texts.dictionary()
+
+    @cached_property
+    def _alphabetical(self) -> Integers:
+        """The rank of each text in alphabetical order."""
+        order = np.argsort(self._texts.to_numpy(zero_copy_only=False), kind="stable")
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order] = np.arange(len(order))
+        return ranks
+
+    def _finished(self, name: str, rows: Integers, base_ns: int) -> pa.Table:
+        """A table with the columns and types that it is to have."""
+        columns = self._columns[name]
+        rank = self._header.rank
+        arrays = []
+        for column in columns.table.columns:
+            if column.name == "rank":
+                arrays.append(pa.repeat(pa.scalar(rank, pa.int32()), len(rows)))
+            elif column.name == "start_ns":
+                arrays.append(pa.array(columns.starts[rows] - base_ns))
+            elif column.type == TEXT:
+                arrays.append(self._named(columns.pop(column.name, rows)))
+            else:
+                arrays.append(columns.pop(column.name, rows))
+        return pa.table(arrays, schema=columns.table.schema)
+
+    def _named(self, codes: pa.Array) -> pa.Array:
+        """Numbers of texts as a dictionary of those in use, in alphabetical order."""
+        null = codes.is_null().to_numpy(zero_copy_only=False)
+        ranks = self._alphabetical[codes.drop_null().to_numpy()]
+        used = np.zeros(len(self._alphabetical), dtype=bool)
+        used[ranks] = True
+        compact = np.zeros(len(codes), dtype=np.int32)
+        compact[~null] = (np.cumsum(used) - 1)[ranks]
+        texts = self._texts.take(pa.array(np.argsort(self._alphabetical)[used]))
+        return pa.DictionaryArray.from_arrays(pa.array(compact, mask=null), texts)
 
     def _drop(
-        self, table: pa.Table, dropped: Booleans, reason: str, *, repeats: bool = False
+        self, columns: _Columns, rows: Integers, reason: str, *, repeats: bool = False
     ) -> None:
         """Reports rows that are left out; reads the file again for their positions."""
-        times = np.stack([_numbers(table, "start_ns"), _numbers(table, "duration_ns")])
-        few = times[:, np.flatnonzero(dropped)[:POSITIONS_KEPT]].T.tolist()
-        offsets = self.reader.offsets({(start, duration) for start, duration in few}, repeats)
-        self.reader.findings.drop_many(int(dropped.sum()), reason, offsets)
+        few = rows[:POSITIONS_KEPT]
+        durations = _numbers(columns.take("duration_ns", few))
+        times = set(zip(columns.starts[few].tolist(), durations.tolist(), strict=True))
+        offsets = self._reader.offsets(times, repeats)
+        self._reader.findings.drop_many(len(rows), reason, offsets)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.int32() if kind == TEXT else kind
-
-
-def _numbers(table: pa.Table, name: str) -> Integers:
-    """A column of integers or of texts' numbers; -1 for null."""
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.DictionaryArray):
-        column = column.indices
+def _numbers(column: pa.Array) -> Integers:
+    """A column of integers; -1 for null."""
     values = column.fill_null(-1) if column.null_count else column
     return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
-def _shifted(batch: pa.RecordBatch, base_ns: int) -> pa.RecordBatch:
-    if not base_ns:
-        return batch
-    starts = batch.column("start_ns").to_numpy() + base_ns
-    return batch.set_column(
-        batch.schema.get_field_index("start_ns"), "start_ns", pa.array(starts, pa.int64())
-    )
-
-
-def _named(table: pa.Table, description: TraceTable, texts: pa.Array) -> pa.Table:
-    """Replaces the numbers of texts by dictionaries in alphabetical order."""
-    order = np.argsort(np.argsort(texts.to_numpy(zero_copy_only=False), kind="stable"))
-    alphabetical = texts.take(pa.array(np.argsort(order)))
-    for column in description.columns:
-        if column.type != TEXT:
-            continue
-        codes = table.column(column.name).combine_chunks()
-        null = codes.is_null().to_numpy(zero_copy_only=False)
-        known = order[codes.filter(codes.is_valid()).to_numpy()]
-        used, ranked = np.unique(known, return_inverse=True)
-        compact = np.zeros(len(codes), dtype=np.int32)
-        compact[~null] = ranked
-        array = pa.DictionaryArray.from_arrays(
-            pa.array(compact, mask=null), alphabetical.take(pa.array(used))
-        )
-        table = table.set_column(table.column_names.index(column.name), column.name, array)
-    return table
-
-
-def _sorted(description: TraceTable, table: pa.Table) -> pa.Table:
-    """Sorts by start; what starts together by the other columns, so that no order is left over."""
-    if len(table) < 2:
-        return table
-    keys = [name for name in reversed(_IDENTITY[description.name]) if name != "start_ns"]
-    columns = [_numbers(table, name) for name in keys] + [_numbers(table, "start_ns")]
-    return table.take(pa.array(np.lexsort(columns)))
-
-
-def _described_by_calls(events: pa.Table, calls: pa.Table) -> pa.Table:
-    """Fills what ROCm's profiler may say only of the call: bytes of copies, geometry of kernels."""
-    columns = ("size_bytes", "shared_memory_bytes", "grid", "block")
-    of_calls = _numbers(calls, "correlation")
+def _described(events: pa.Table, calls: pa.Table) -> pa.Table:
+    """Fills what ROCm's profiler says only of the call: bytes of copies, geometry of kernels."""
     described = np.zeros(len(calls), dtype=bool)
-    for name in columns:
+    for name in _DESCRIBED_BY_CALLS:
         described |= calls.column(name).is_valid().to_numpy()
+    of_calls = _numbers(calls.column("correlation").combine_chunks())
     chosen = np.flatnonzero(described & (of_calls >= 0))
     if not len(chosen) or not len(events):
         return events
     correlations, first = np.unique(of_calls[chosen], return_index=True)
-    wanted = _numbers(events, "correlation")
+    wanted = _numbers(events.column("correlation").combine_chunks())
     at = np.minimum(np.searchsorted(correlations, wanted), len(correlations) - 1)
     launches = pa.array(chosen[first][at], mask=correlations[at] != wanted)
-    for name in columns:
-        own, given = (t.column(name).combine_chunks() for t in (events, calls.take(launches)))
-        filled = pc.call_function("coalesce", [own, given])
+    for name in _DESCRIBED_BY_CALLS:
+        given = calls.column(name).combine_chunks().take(launches)
+        filled = pc.call_function("coalesce", [events.column(name).combine_chunks(), given])
         index = events.column_names.index(name)
         events = events.set_column(index, events.schema.field(name), filled)
     return events
-
-
-def _finished(description: TraceTable, table: pa.Table, base_ns: int, rank: int | None) -> pa.Table:
-    starts = _numbers(table, "start_ns") - base_ns
-    table = table.set_column(
-        table.column_names.index("start_ns"), "start_ns", pa.array(starts, pa.int64())
-    )
-    ranks = pa.array(np.full(len(table), rank or 0, dtype=np.int32))
-    ranks = ranks if rank is not None else pa.nulls(len(table), pa.int32())
-    return table.add_column(0, "rank", ranks).cast(description.schema)
