@@ -5,6 +5,7 @@
 #ifndef UNDERSTUDY_LIBRARY_TEST_H
 #define UNDERSTUDY_LIBRARY_TEST_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,35 @@ static inline void *definition_of(enum us_definition_kind kind, uint32_t id, siz
     free(file.bytes);
     CHECK(!"definition is in the trace");
     return NULL;
+}
+
+/* A named number of the last record of US_API_LIBRARY. */
+static inline int64_t library_value(const char *name) {
+    size_t bytes;
+    struct us_record record = last_of(US_API_LIBRARY);
+    char *payload = definition_of(US_DEFINITION_LIBRARY, record.definition, &bytes);
+    struct us_library head;
+    memcpy(&head, payload, sizeof head);
+    CHECK(bytes == sizeof head + head.value_count * sizeof(struct us_library_value));
+    for (uint32_t i = 0; i < head.value_count; i++) {
+        struct us_library_value value;
+        memcpy(&value, payload + sizeof head + i * sizeof value, sizeof value);
+        if (strcmp(value.name, name) == 0) {
+            free(payload);
+            return value.value;
+        }
+    }
+    CHECK(!"the value is recorded");
+    return 0;
+}
+
+/* Whether the last record of US_API_LIBRARY is a call of this function on elements of this type. */
+static inline bool library_call_is(const char *api, int type) {
+    struct us_record record = last_of(US_API_LIBRARY);
+    struct us_library *head = definition_of(US_DEFINITION_LIBRARY, record.definition, NULL);
+    bool same = strcmp(head->api, api) == 0 && head->type == type;
+    free(head);
+    return same;
 }
 
 static inline void close_trace(void) {

@@ -37,25 +37,6 @@ cudaError_t cudaMemcpy(void *, const void *, size_t, int);
 
 enum { INDEX_32I = 2, COLUMN = 1, ROW = 2, F32 = CUDA_R_32F };
 
-static int64_t value_of(const char *name) {
-    size_t bytes;
-    struct us_record record = last_of(US_API_LIBRARY);
-    char *payload = definition_of(US_DEFINITION_LIBRARY, record.definition, &bytes);
-    struct us_library head;
-    memcpy(&head, payload, sizeof head);
-    CHECK(bytes == sizeof head + head.value_count * sizeof(struct us_library_value));
-    for (uint32_t i = 0; i < head.value_count; i++) {
-        struct us_library_value value;
-        memcpy(&value, payload + sizeof head + i * sizeof value, sizeof value);
-        if (strcmp(value.name, name) == 0) {
-            free(payload);
-            return value.value;
-        }
-    }
-    CHECK(!"the value is recorded");
-    return 0;
-}
-
 static void *memory(size_t bytes) {
     void *pointer;
     CHECK(cudaMalloc(&pointer, bytes) == 0);
@@ -86,8 +67,9 @@ static void test_product(object handle) {
     CHECK(cudaMemcpy(c_memory, &one, sizeof one, 1) == 0);
     CHECK(cusparseSpMM(handle, 0, 0, &one, a, b, &one, c, F32, 0, NULL) == 0);
     CHECK(cudaMemcpy(&back, c_memory, sizeof back, 2) == 0 && back == 0);
-    CHECK(value_of("m") == 10 && value_of("n") == 4 && value_of("k") == 20);
-    CHECK(value_of("nnz") == 30 && value_of("orderC") == ROW && value_of("index_bytes") == 4);
+    CHECK(library_value("m") == 10 && library_value("n") == 4 && library_value("k") == 20);
+    CHECK(library_value("nnz") == 30 && library_value("orderC") == ROW);
+    CHECK(library_value("index_bytes") == 4);
     CHECK(cusparseDestroySpMat(a) == 0 && cusparseDestroyDnMat(b) == 0);
     CHECK(cusparseDestroyDnMat(c) == 0 && cusparseDestroyDnMat(narrow) == 0);
     CHECK(cudaFree(b_memory) == 0 && cudaFree(c_memory) == 0);
@@ -109,7 +91,7 @@ static void test_sparse_product(object handle) {
     CHECK(cusparseSpGEMM_compute(handle, 0, 0, &one, a, b, &one, c, F32, 0, info, &bytes, &one) ==
           0);
     CHECK(cusparseSpMatGetSize(c, &rows, &columns, &nonzero) == 0 && nonzero == 952);
-    CHECK(value_of("nnz_c") == 952 && value_of("nnz_b") == 100);
+    CHECK(library_value("nnz_c") == 952 && library_value("nnz_b") == 100);
     CHECK(cusparseSpGEMM_destroyDescr(info) == 0);
     CHECK(cusparseDestroySpMat(a) == 0 && cusparseDestroySpMat(b) == 0);
     CHECK(cusparseDestroySpMat(c) == 0);
@@ -139,8 +121,8 @@ static void test_blocks(object handle) {
                          &one, c, 6) == 3);
     CHECK(cusparseSbsrmm(handle, 0, 0, 0, 3, 5, 4, 6, &one, NULL, NULL, NULL, NULL, 2, NULL, 8,
                          &one, c, 6) == 0);
-    CHECK(value_of("m") == 6 && value_of("n") == 5 && value_of("k") == 8);
-    CHECK(value_of("nnz") == 24 && value_of("blockDim") == 2);
+    CHECK(library_value("m") == 6 && library_value("n") == 5 && library_value("k") == 8);
+    CHECK(library_value("nnz") == 24 && library_value("blockDim") == 2);
     CHECK(cudaFree(c) == 0);
 }
 

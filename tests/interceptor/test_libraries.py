@@ -43,7 +43,16 @@ def _run(library: Path, *arguments: str, **variables: str) -> None:
 
 @pytest.mark.parametrize(
     "program",
-    ["test_cublas", "test_cudnn", "test_nccl", "test_cufft", "test_cusparse", "test_nvrtc"],
+    [
+        "test_cublas",
+        "test_cublas_solvers",
+        "test_cudnn",
+        "test_cufft",
+        "test_cusolver",
+        "test_cusparse",
+        "test_nccl",
+        "test_nvrtc",
+    ],
 )
 def test_library_program(programs: Path, program: str) -> None:
     """Status codes, lifetimes, values and records, checked in C; once under ASan and UBSan."""
