@@ -2,7 +2,8 @@
  * cuBLAS's triangular solvers and batched factorizations, as torch.linalg calls them. As in
  * cusolver.c a call is recorded with its shape, status words read as 0 and pivots are those of a
  * matrix that needs no exchange. The matrices of a batch are reached through pointers that lie in
- * device memory; where those are known, what they point to is unknown after the call.
+ * device memory; where those are known, what they point to is unknown after the call. A call
+ * without work or status words to write launches nothing, so it is not recorded.
  */
 #include <stdlib.h>
 
@@ -122,7 +123,8 @@ static void identity_pivots(int *pivots, int n, int batch) {
         const void *alpha, const void *a, int lda, void *b, int ldb) {                             \
         struct us_record record = us_record_begin(US_API_LIBRARY);                                 \
         CHECK(is_triangular(side, uplo, trans, diag, m, n, alpha, lda, ldb))                       \
-        CHECK(m == 0 || n == 0 || (a && b))                                                        \
+        if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;                                        \
+        CHECK(a && b)                                                                              \
         us_values_forget(b, matrix_bytes(code, ldb, n));                                           \
         EMIT("cublas" #L "trsm", code, a, b, {"side", side}, {"uplo", uplo}, {"trans", trans},     \
              {"diag", diag}, {"m", m}, {"n", n}, {"lda", lda}, {"ldb", ldb});                      \
@@ -133,7 +135,8 @@ static void identity_pivots(int *pivots, int n, int batch) {
         const void *alpha, const void *const *a, int lda, void *const *b, int ldb, int batch) {    \
         struct us_record record = us_record_begin(US_API_LIBRARY);                                 \
         CHECK(is_triangular(side, uplo, trans, diag, m, n, alpha, lda, ldb) && batch >= 0)         \
-        CHECK(m == 0 || n == 0 || batch == 0 || (a && b))                                          \
+        if (m == 0 || n == 0 || batch == 0) return CUBLAS_STATUS_SUCCESS;                          \
+        CHECK(a && b)                                                                              \
         us_forget_pointer_array(b, batch, matrix_bytes(code, ldb, n));                             \
         EMIT("cublas" #L "trsmBatched", code, a, b, {"side", side}, {"uplo", uplo},                \
              {"trans", trans}, {"diag", diag}, {"m", m}, {"n", n}, {"lda", lda}, {"ldb", ldb},     \
@@ -160,7 +163,7 @@ static void identity_pivots(int *pivots, int n, int batch) {
         (void)pivots;                                                                              \
         if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;                                  \
         cublasStatus_t status = check_getrs(trans, n, nrhs, a, lda, b, ldb, info, batch);          \
-        if (status != CUBLAS_STATUS_SUCCESS) return status;                                        \
+        if (status != CUBLAS_STATUS_SUCCESS || n == 0 || nrhs == 0 || batch == 0) return status;   \
         us_forget_pointer_array(b, batch, matrix_bytes(code, ldb, nrhs));                          \
         EMIT("cublas" #L "getrsBatched", code, a, b, {"trans", trans}, {"n", n}, {"nrhs", nrhs},   \
              {"lda", lda}, {"ldb", ldb}, {"batch", batch});                                        \
@@ -172,7 +175,7 @@ static void identity_pivots(int *pivots, int n, int batch) {
         struct us_record record = us_record_begin(US_API_LIBRARY);                                 \
         if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;                                  \
         cublasStatus_t status = check_geqrf(m, n, a, lda, tau, info, batch);                       \
-        if (status != CUBLAS_STATUS_SUCCESS) return status;                                        \
+        if (status != CUBLAS_STATUS_SUCCESS || m == 0 || n == 0 || batch == 0) return status;      \
         us_forget_pointer_array(a, batch, matrix_bytes(code, lda, n));                             \
         us_forget_pointer_array(tau, batch, matrix_bytes(code, 1, m < n ? m : n));                 \
         EMIT("cublas" #L "geqrfBatched", code, a, tau, {"m", m}, {"n", n}, {"lda", lda},           \
