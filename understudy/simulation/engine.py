@@ -2,13 +2,20 @@
 
 `native/replay.c` does the work; world.py has the rules and reference.py the same in Python. Here a
 world becomes the arrays that the C code reads, and everything that it relies on is checked.
+
+`replay` gives every start and end. `sweep` replays one world with many sets of durations, scales
+and delays, gives the ends of repetitions only, and needs memory for the programs and for what is
+under way, not for every op: a point of 4,096 ranks and 10^9 ops fits into a fraction of a gigabyte.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
 
@@ -16,12 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.errors import UnderstudyError
-from understudy.simulation import reference
-from understudy.simulation.world import ON_STREAM, Placement, Program, Timeline, World, check
+from understudy.simulation.deadlock import Stuck, describe_deadlock
+from understudy.simulation.world import (
+    Placement,
+    Point,
+    Program,
+    Timeline,
+    World,
+    check,
+    check_point,
+    is_host_join,
+)
 
 LIBRARY = Path(__file__).resolve().parent / "native" / "build" / "libreplay.so"
 
 _DONE, _DEADLOCK = range(2)
+_MAX_STREAMS = 2**15
 
 #: (communicator, source, destination) of the job; the latter two are -1 for collectives.
 Channel = tuple[int, int, int]
@@ -29,155 +46,330 @@ Channel = tuple[int, int, int]
 LocalChannel = tuple[int, int, str]
 
 
-class _Program(ctypes.Structure):
+class _Structure(ctypes.Structure):
+    """A struct of replay.c; the arrays that it points to live as long as it does."""
+
+    _keeps: tuple[object, ...]
+
+
+def _pointers(*names: str) -> tuple[tuple[str, type], ...]:
+    return tuple((name, ctypes.c_void_p) for name in names)
+
+
+def _integers(*names: str) -> tuple[tuple[str, type], ...]:
+    return tuple((name, ctypes.c_int64) for name in names)
+
+
+class _Columns(_Structure):
     _fields_ = (
-        ("length", ctypes.c_int64),
-        ("stream_count", ctypes.c_int32),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "ops",
-                "stream_start",
-                "stream_ops",
-                "part_start",
-                "part_channel",
-                "part_sequence",
-                "part_calls",
-            )
-        ),
+        *_integers("length", "stream_count", "first_duration"),
+        *_pointers("kind", "stream", "depends_on", "gap_ns", "cost_ns", "latency_ns"),
+        *_pointers("duration", "first_part", "parts"),
     )
 
 
-class _World(ctypes.Structure):
+class _World(_Structure):
     _fields_ = (
-        *(
-            (name, ctypes.c_int64)
-            for name in ("ranks", "repetitions", "queue_depth", "joins", "card_numbers")
-        ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "programs",
-                "rank",
-                "channel_of",
-                "channels",
-                "cards",
-                "start",
-                "end",
-            )
-        ),
+        *_integers("programs", "ranks", "streams", "channels", "card_numbers"),
+        *_integers("repetitions", "queue_depth"),
+        *_pointers("columns", "rank", "channel_of", "channel", "cards"),
     )
 
 
-#: struct op, struct rank and struct channel of replay.c.
-_OP = np.dtype(
-    [
-        ("gap_ns", "i8"),
-        ("duration_ns", "i8"),
-        ("cost_ns", "i4"),
-        ("latency_ns", "i4"),
-        ("depends_on", "i4"),
-        ("stream", "i2"),
-        ("kind", "u1"),
-    ],
+class _Run(_Structure):
+    _fields_ = _pointers(
+        "durations",
+        "host_scale",
+        "compute_scale",
+        "delays",
+        "start",
+        "end",
+        "repetition_end",
+        "host_position",
+        "stream_ended",
+    )
+
+
+_PART = np.dtype(
+    [("channel", "i4"), ("sequence", "i4"), ("calls", "i4"), ("last", "?"), ("host", "?")],
     align=True,
 )
 _RANK = np.dtype(
     [("program", "i4"), ("first_op", "i8"), ("first_stream", "i8"), ("first_channel", "i8")],
     align=True,
 )
-_CHANNEL = np.dtype(
-    [("members", "i4"), ("card_count", "i4"), ("first_join", "i8"), ("first_card", "i8")],
-    align=True,
-)
+_CHANNEL = np.dtype([("members", "i4"), ("card_count", "i4"), ("first_card", "i8")], align=True)
 
 
-class _Arrays:
-    """A program as the C code reads it. `channels` are the local channels of its parts and
-    `joins[i]` how many joins the calls on channel i reach through all repetitions."""
+class _Program:
+    """A program as the C code reads it. `channels` are the local channels of its parts."""
 
-    def __init__(self, program: Program, repetitions: int) -> None:
-        check(program)
+    def __init__(self, program: Program) -> None:
         self.length = len(program.kind)
-        on_stream = np.isin(program.kind, sorted(ON_STREAM))
-        numbers = np.unique(program.stream[program.stream >= 0])
-        self.stream_count = len(numbers)
-        stream = np.where(program.stream < 0, -1, np.searchsorted(numbers, program.stream))
-        of_stream = [np.flatnonzero(on_stream & (stream == s)) for s in range(len(numbers))]
+        stream, self.stream_count = _numbered(program.stream)
+        if self.stream_count > _MAX_STREAMS:
+            raise UnderstudyError(
+                f"a program has {self.stream_count} streams; the engine takes {_MAX_STREAMS}"
+            )
         joins = sorted(program.parts)
         flat = [part for op in joins for part in program.parts[op]]
-        local = [(p.communicator, p.peer, p.kind if p.peer >= 0 else "") for p in flat]
-        self.channels: list[LocalChannel] = sorted(set(local))
-        number = {channel: i for i, channel in enumerate(self.channels)}
-        sequence = np.array([p.sequence for p in flat], np.int64)
-        calls = np.array([p.calls for p in flat], np.int64)
-        channel = np.array([number[c] for c in local], np.int32)
-        self.joins = np.zeros(len(self.channels), np.int64)
-        np.maximum.at(self.joins, channel, sequence + (repetitions - 1) * calls + 1)
-        part_counts = np.zeros(self.length, np.int64)
-        part_counts[joins] = [len(program.parts[op]) for op in joins]
-        ops = np.zeros(self.length, _OP)
-        ops["stream"] = stream
-        for name in ("kind", "depends_on", "gap_ns", "duration_ns", "cost_ns", "latency_ns"):
-            ops[name] = getattr(program, name)
-        self._arrays: dict[str, NDArray] = {
-            "ops": ops,
-            "stream_start": _starts([len(of) for of in of_stream]),
-            "stream_ops": np.concatenate([*of_stream, np.empty(0, int)]).astype(np.int32),
-            "part_start": _starts(part_counts).astype(np.int32),
-            "part_channel": channel,
-            "part_sequence": sequence,
-            "part_calls": calls,
-        }
+        number: dict[LocalChannel, int] = {}
+        channel = [
+            number.setdefault((p.communicator, p.peer, p.kind if p.peer >= 0 else ""), len(number))
+            for p in flat
+        ]
+        self.channels = list(number)
+        counts = [len(program.parts[op]) for op in joins]
+        parts = np.zeros(len(flat), _PART)
+        parts["channel"] = channel
+        parts["sequence"] = [p.sequence for p in flat]
+        parts["calls"] = [p.calls for p in flat]
+        parts["host"] = [is_host_join(p) for p in flat]
+        first_part = _starts(counts).astype(np.int32)
+        parts["last"][first_part[1:] - 1] = True
+        _check_sequences(parts, self.channels)
+        self.first_part, self.parts = first_part, parts
+        self.columns = {
+            name: np.ascontiguousarray(getattr(program, name), np.int64)
+            for name in ("kind", "depends_on", "gap_ns", "cost_ns", "latency_ns")
+        } | {"stream": stream}
 
-    def structure(self) -> _Program:
-        pointers = {name: array.ctypes.data for name, array in self._arrays.items()}
-        return _Program(self.length, self.stream_count, **pointers)
+    def structure(self, first_duration: int, duration: NDArray[np.int32] | None) -> _Columns:
+        return _Columns(
+            length=self.length,
+            stream_count=self.stream_count,
+            first_duration=first_duration,
+            duration=None if duration is None else duration.ctypes.data,
+            first_part=self.first_part.ctypes.data,
+            parts=self.parts.ctypes.data,
+            **{name: column.ctypes.data for name, column in self.columns.items()},
+        )
+
+
+def _numbered(stream: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Streams numbered from 0 in the order of their own numbers, and how many there are."""
+    numbers = np.unique(stream[stream >= 0])
+    if np.array_equal(numbers, np.arange(len(numbers))):
+        return np.maximum(stream, -1), len(numbers)
+    return np.where(stream < 0, -1, np.searchsorted(numbers, stream)), len(numbers)
+
+
+def _check_sequences(parts: NDArray, channels: Sequence[LocalChannel]) -> None:
+    """The calls on a channel are numbered 0, 1, ... `calls` - 1."""
+    counts = np.bincount(parts["channel"], minlength=len(channels))
+    order = np.lexsort((parts["sequence"], parts["channel"]))
+    expected = np.arange(len(parts)) - np.repeat(_starts(counts)[:-1], counts)
+    wrong = (parts["sequence"][order] != expected) | (parts["calls"] != counts[parts["channel"]])[
+        order
+    ]
+    if wrong.any():
+        communicator, peer, kind = channels[parts["channel"][order][np.argmax(wrong)]]
+        what = f"{kind}s with rank {peer}" if peer >= 0 else "collectives"
+        raise UnderstudyError(
+            f"the {what} of communicator {communicator} of a program are not numbered from 0 to "
+            "one less than their count; merge the job again"
+        )
+
+
+class _Job:
+    """A world as the C code has loaded it, to be replayed any number of times.
+
+    `by_signature`: the durations of a replay are by signature, otherwise the world's own.
+    """
+
+    def __init__(self, world: World, *, by_signature: bool) -> None:
+        check(world)
+        self.world = world
+        self._programs = [_Program(program) for program in world.programs]
+        ranks, channel_of, channels, cards = _connect(world, self._programs)
+        used = [self._programs[place.program] for place in world.placements]
+        self.bounds = _starts([program.length * world.repetitions for program in used])
+        ranks["first_op"] = self.bounds[:-1]
+        self.streams = int(sum(program.stream_count for program in used))
+        first_durations, indices = _own_durations(world.programs)
+        if by_signature:
+            indices, self.signatures, self.constants_ns = _by_signature(world.programs)
+        columns = (_Columns * len(self._programs))(
+            *map(_Program.structure, self._programs, first_durations, indices)
+        )
+        self._structure = _World(
+            programs=len(self._programs),
+            ranks=len(ranks),
+            streams=self.streams,
+            channels=len(channels),
+            card_numbers=int(cards.max(initial=-1)) + 1,
+            repetitions=world.repetitions,
+            queue_depth=world.queue_depth,
+            columns=ctypes.addressof(columns),
+            rank=ranks.ctypes.data,
+            channel_of=channel_of.ctypes.data,
+            channel=channels.ctypes.data,
+            cards=cards.ctypes.data,
+        )
+        self._structure._keeps = (columns, indices, ranks, channel_of, channels, cards)
+        self._handle = _library().understudy_load(ctypes.byref(self._structure))
+        if not self._handle:
+            raise _no_memory(world)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            _library().understudy_unload(self._handle)
+
+    def ends(self, varied: World | Point, durations_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The end of each repetition of each rank. `durations_ns` as the programs index them."""
+        return self._run(_library().understudy_sweep, varied, durations_ns)
+
+    def timelines(self) -> list[Timeline]:
+        """Start and end of every op, with the world's own durations."""
+        durations_ns = np.concatenate([[0], *(p.duration_ns for p in self.world.programs)])
+        start, end = (np.empty(int(self.bounds[-1]), np.int64) for _ in range(2))
+        self._run(_library().understudy_replay, self.world, durations_ns, start, end)
+        shape = (self.world.repetitions, -1)
+        return [
+            Timeline(start[a:b].reshape(shape), end[a:b].reshape(shape))
+            for a, b in itertools.pairwise(self.bounds.tolist())
+        ]
+
+    def _run(
+        self,
+        function: ctypes._NamedFuncPointer,
+        varied: World | Point,
+        durations_ns: NDArray[np.int64],
+        start: NDArray[np.int64] | None = None,
+        end: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        ranks = len(self.world.placements)
+        durations_ns = np.ascontiguousarray(durations_ns, np.int64)
+        scales = [
+            np.asarray(scale, float) if len(scale) else np.ones(ranks)
+            for scale in (varied.host_scale, varied.compute_scale)
+        ]
+        delays = sorted((d.rank, d.repetition, d.op, d.delay_ns) for d in varied.delays)
+        delay_rows = np.array([*delays, (-1, 0, 0, 0)], np.int64)
+        repetition_end = np.zeros((ranks, self.world.repetitions), np.int64)
+        host_position, stream_ended = np.zeros(ranks, np.int64), np.zeros(self.streams, np.int64)
+        code = function(
+            self._handle,
+            ctypes.byref(
+                _Run(
+                    durations=durations_ns.ctypes.data,
+                    host_scale=scales[0].ctypes.data,
+                    compute_scale=scales[1].ctypes.data,
+                    delays=delay_rows.ctypes.data,
+                    start=None if start is None else start.ctypes.data,
+                    end=None if end is None else end.ctypes.data,
+                    repetition_end=repetition_end.ctypes.data,
+                    host_position=host_position.ctypes.data,
+                    stream_ended=stream_ended.ctypes.data,
+                )
+            ),
+        )
+        if code == _DEADLOCK:
+            counts = [self._programs[p.program].stream_count for p in self.world.placements]
+            ended = np.split(stream_ended, np.cumsum(counts)[:-1])
+            stuck = Stuck(host_position.tolist(), [of_rank.tolist() for of_rank in ended])
+            raise UnderstudyError(describe_deadlock(self.world, stuck))
+        if code != _DONE:
+            raise _no_memory(self.world)
+        return repetition_end
 
 
 def replay(world: World) -> list[Timeline]:
     """Start and end of every op of every rank, by rank.
 
-    Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever, and
-    when the engine is not built.
+    Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever, when
+    the world breaks a rule of world.py, and when the engine is not built.
     """
-    programs = [_Arrays(program, world.repetitions) for program in world.programs]
-    ranks, channel_of, channels, cards = _connect(world, programs)
-    ops = np.array([programs[p.program].length * world.repetitions for p in world.placements])
-    ranks["first_op"] = _starts(ops)[:-1]
-    start, end = np.empty(int(ops.sum()), np.int64), np.empty(int(ops.sum()), np.int64)
-    structures = (_Program * len(programs))(*(program.structure() for program in programs))
-    code = _library().understudy_replay(
-        ctypes.byref(
-            _World(
-                ranks=len(ranks),
-                repetitions=world.repetitions,
-                queue_depth=world.queue_depth,
-                joins=int(channels["first_join"][-1]),
-                card_numbers=int(cards.max(initial=-1)) + 1,
-                programs=ctypes.addressof(structures),
-                rank=ranks.ctypes.data,
-                channel_of=channel_of.ctypes.data,
-                channels=channels.ctypes.data,
-                cards=cards.ctypes.data,
-                start=start.ctypes.data,
-                end=end.ctypes.data,
-            )
-        )
-    )
-    if code == _DEADLOCK:
-        reference.replay(world)
-        raise UnderstudyError("the engines disagree on a deadlock; please report this job")
-    if code != _DONE:
+    return _Job(world, by_signature=False).timelines()
+
+
+def sweep(world: World, points: Sequence[Point], processes: int = 1) -> NDArray[np.int64]:
+    """The end of each repetition: [points, ranks, repetitions], ns, the latest of all its ops.
+
+    Each point replays `world` with its own durations, scales and delays. With several `processes`
+    the points are shared out to forks of this one. Raises as `replay` does; a deadlock names its
+    point.
+    """
+    job = _Job(world, by_signature=True)
+    for point in points:
+        check_point(world, point)
+    if processes > 1 and len(points) > 1:
+        ends = _in_processes(job, points, min(processes, len(points)))
+    else:
+        ends = [_point_ends(job, number, point) for number, point in enumerate(points)]
+    return np.array(ends, np.int64).reshape(len(points), len(world.placements), world.repetitions)
+
+
+def _point_ends(job: _Job, number: int, point: Point) -> NDArray[np.int64]:
+    signatures = job.signatures
+    durations_ns = np.concatenate([[0], point.durations_ns[:signatures], job.constants_ns])
+    try:
+        return job.ends(point, durations_ns)
+    except UnderstudyError as error:
+        raise UnderstudyError(f"point {number} of the sweep: {error}") from None
+
+
+class _Shared:
+    """What the forks of a sweep have from their parent."""
+
+    job: _Job
+    points: Sequence[Point]
+
+
+def _share(job: _Job, points: Sequence[Point]) -> None:
+    _Shared.job, _Shared.points = job, points
+
+
+def _shared_point_ends(number: int) -> NDArray[np.int64]:
+    return _point_ends(_Shared.job, number, _Shared.points[number])
+
+
+def _in_processes(job: _Job, points: Sequence[Point], processes: int) -> list[NDArray[np.int64]]:
+    # Forked, so that the programs are there without being copied.
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(processes, context, _share, (job, points)) as pool:
+            return list(pool.map(_shared_point_ends, range(len(points))))
+    except BrokenProcessPool:
         raise UnderstudyError(
-            f"there is not enough memory to replay {len(ranks)} ranks with {len(start):,} ops"
-        )
-    shape = (world.repetitions, -1)
-    bounds = _starts(ops).tolist()
-    return [
-        Timeline(start[a:b].reshape(shape), end[a:b].reshape(shape))
-        for a, b in itertools.pairwise(bounds)
-    ]
+            "a process of the sweep was ended from outside, likely for want of memory; sweep with "
+            "fewer processes"
+        ) from None
+
+
+# --- what the C code reads ---------------------------------------------------------------------
+
+
+def _own_durations(
+    programs: Sequence[Program],
+) -> tuple[list[int], list[NDArray[np.int32] | None]]:
+    """Where each program's durations start when they follow each other after a zero."""
+    starts = 1 + _starts([len(program.kind) for program in programs])
+    return starts[:-1].tolist(), [None] * len(programs)
+
+
+def _by_signature(
+    programs: Sequence[Program],
+) -> tuple[list[NDArray[np.int32] | None], int, NDArray[np.int64]]:
+    """Index of each op's duration into: a zero, those by signature, those of ops without one.
+
+    Also the number of signatures, and the durations of ops without one.
+    """
+    signature = [np.full(len(p.kind), -1) if p.signature is None else p.signature for p in programs]
+    signatures = 1 + max((int(s.max(initial=-1)) for s in signature), default=-1)
+    constants, number = np.unique(
+        np.concatenate([p.duration_ns[s < 0] for p, s in zip(programs, signature, strict=True)]),
+        return_inverse=True,
+    )
+    indices: list[NDArray[np.int32] | None] = []
+    taken = 0
+    for of_program in signature:
+        index = 1 + of_program
+        unsigned = np.flatnonzero(of_program < 0)
+        index[unsigned] = 1 + signatures + number[taken : taken + len(unsigned)]
+        taken += len(unsigned)
+        indices.append(index.astype(np.int32))
+    return indices, signatures, constants
 
 
 def _starts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -186,13 +378,12 @@ def _starts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _connect(
-    world: World, programs: Sequence[_Arrays]
+    world: World, programs: Sequence[_Program]
 ) -> tuple[NDArray, NDArray[np.int64], NDArray, NDArray[np.int32]]:
     """Ranks (without first_op), their channels in the job's numbers, the channels, their cards.
 
-    Channels, and so joins, are numbered by communicator, source, destination: ties between joins
-    that ask for a network card at the same time do not depend on the order of ranks. A last entry
-    of the channels holds the number of all joins.
+    Channels are numbered by communicator, source, destination: ties between joins that ask for a
+    network card at the same time do not depend on the order of ranks.
     """
     of_rank = [
         [_channel(world, rank, place, local) for local in programs[place.program].channels]
@@ -201,23 +392,15 @@ def _connect(
     known = sorted({channel for channels in of_rank for channel in channels})
     number = {channel: i for i, channel in enumerate(known)}
     channel_of = np.array([number[c] for channels in of_rank for c in channels], np.int64)
-    joins = np.zeros(len(known), np.int64)
-    if len(channel_of):
-        np.maximum.at(
-            joins,
-            channel_of,
-            np.concatenate([programs[place.program].joins for place in world.placements]),
-        )
     members = [
         world.members[communicator] if source < 0 else (source, destination)
         for communicator, source, destination in known
     ]
     cards = [_cards(world, ranks) for ranks in members]
-    channels = np.zeros(len(known) + 1, _CHANNEL)
-    channels["members"][:-1] = [len(ranks) for ranks in members]
-    channels["card_count"][:-1] = [len(of_channel) for of_channel in cards]
-    channels["first_join"] = _starts(joins)
-    channels["first_card"] = _starts([len(of_channel) for of_channel in cards])
+    channels = np.zeros(len(known), _CHANNEL)
+    channels["members"] = [len(ranks) for ranks in members]
+    channels["card_count"] = [len(of_channel) for of_channel in cards]
+    channels["first_card"] = _starts([len(of_channel) for of_channel in cards])[:-1]
     ranks = np.zeros(len(world.placements), _RANK)
     ranks["program"] = [place.program for place in world.placements]
     used = [programs[place.program] for place in world.placements]
@@ -228,19 +411,33 @@ def _connect(
 
 
 def _channel(world: World, rank: int, place: Placement, local: LocalChannel) -> Channel:
-    communicator = place.communicators[local[0]]
-    if local[1] < 0:
-        return (communicator, -1, -1)
-    peer = world.members[communicator][local[1]]
-    return (communicator, rank, peer) if local[2] == "send" else (communicator, peer, rank)
+    communicator, peer, kind = local
+    try:
+        job_communicator = place.communicators[communicator]
+        other = world.members[job_communicator][peer] if peer >= 0 else -1
+    except (KeyError, IndexError):
+        raise UnderstudyError(
+            f"rank {rank} calls NCCL on its communicator {communicator} with rank {peer} of it, "
+            "which the job does not have"
+        ) from None
+    if peer < 0:
+        return (job_communicator, -1, -1)
+    return (job_communicator, rank, other) if kind == "send" else (job_communicator, other, rank)
 
 
 def _cards(world: World, ranks: Sequence[int]) -> tuple[int, ...]:
     """The network cards that these ranks use among themselves: none on one node."""
     placements = [world.placements[rank] for rank in ranks]
-    if len({p.node for p in placements}) == 1:
+    if not world.network_cards or len({p.node for p in placements}) == 1:
         return ()
     return tuple(sorted({p.network_card for p in placements}))
+
+
+def _no_memory(world: World) -> UnderstudyError:
+    ops = sum(len(world.programs[p.program].kind) for p in world.placements) * world.repetitions
+    return UnderstudyError(
+        f"there is not enough memory to replay {len(world.placements)} ranks with {ops:,} ops"
+    )
 
 
 @cache
@@ -248,6 +445,11 @@ def _library() -> ctypes.CDLL:
     if not LIBRARY.is_file():
         raise UnderstudyError(f"{LIBRARY}: the replay engine is not built; run `make build`")
     library = ctypes.CDLL(str(LIBRARY))
-    library.understudy_replay.argtypes = [ctypes.c_void_p]
-    library.understudy_replay.restype = ctypes.c_int
+    library.understudy_load.argtypes = [ctypes.c_void_p]
+    library.understudy_load.restype = ctypes.c_void_p
+    library.understudy_unload.argtypes = [ctypes.c_void_p]
+    library.understudy_unload.restype = None
+    for function in (library.understudy_replay, library.understudy_sweep):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        function.restype = ctypes.c_int
     return library

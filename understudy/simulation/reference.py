@@ -1,21 +1,21 @@
 """The reference engine: replays a world in plain Python, as world.py's rules read.
 
-It is what the fast engine (engine.py) is tested against, and it says who waits for whom when a job
-deadlocks. Ranks are advanced in any order, each as far as it can go; only joins that share a
-network card depend on a global order: they are granted one by one, earliest first, when everything
-else waits.
+It is what the fast engine (engine.py) is tested against. Ranks are advanced in any order, each as
+far as it can go; only joins that share a network card depend on a global order: they are granted
+one by one, earliest first, when everything else waits.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from understudy.errors import UnderstudyError
-from understudy.simulation.deadlock import describe_deadlock
+from understudy.simulation.deadlock import JoinKey, Stuck, describe_deadlock, join_keys
 from understudy.simulation.world import (
     DEVICE,
     HOST_WAIT,
@@ -27,6 +27,9 @@ from understudy.simulation.world import (
     Timeline,
     World,
     check,
+    is_host_join,
+    scale_of,
+    scaled,
 )
 
 _PENDING = -1
@@ -48,28 +51,38 @@ class _Ops:
     parts: dict[int, tuple[Part, ...]]
 
 
-def _ops(program: Program) -> _Ops:
+def _ops(program: Program, host_scale: float, compute_scale: float) -> _Ops:
+    """The program of a rank with these scales."""
+    duration_ns = np.where(
+        program.kind == DEVICE, scaled(program.duration_ns, compute_scale), program.duration_ns
+    )
     return _Ops(
         program.kind.tolist(),
         program.stream.tolist(),
         program.depends_on.tolist(),
-        program.gap_ns.tolist(),
+        scaled(program.gap_ns, host_scale).tolist(),
         program.cost_ns.tolist(),
         program.latency_ns.tolist(),
-        program.duration_ns.tolist(),
+        duration_ns.tolist(),
         program.parts,
     )
 
 
-class RankState:
+class _RankState:
     """How far one rank has come. An op's position counts through all repetitions."""
 
-    def __init__(self, rank: int, program: _Ops, repetitions: int, queue_depth: int) -> None:
+    def __init__(self, world: World, rank: int, delays: Mapping[int, int]) -> None:
+        program = _ops(
+            world.programs[world.placements[rank].program],
+            scale_of(world.host_scale, rank),
+            scale_of(world.compute_scale, rank),
+        )
         self.rank = rank
-        self.queue_depth = queue_depth
+        self.queue_depth = world.queue_depth
         self.program = program
+        self.delays = delays
         self.length = len(program.kind)
-        self.total = self.length * repetitions
+        self.total = self.length * world.repetitions
         self.start = [_PENDING] * self.total
         self.end = [_PENDING] * self.total
         self.position = 0
@@ -101,11 +114,6 @@ class RankState:
         """A target of the wait at `position` whose end is not known yet."""
         return next((k for k in self.targets(position) if self.end[k] == _PENDING), None)
 
-    def full(self, stream: int) -> bool:
-        """Whether the stream takes no further op until its oldest pending one has ended."""
-        issued = self.issued[stream]
-        return len(issued) >= self.queue_depth and self.end[issued[-self.queue_depth]] == _PENDING
-
     @property
     def finished(self) -> bool:
         """Whether all ops of all repetitions have ended."""
@@ -113,20 +121,17 @@ class RankState:
 
 
 @dataclass
-class JoinState:
+class _JoinState:
     """One collective, or one pair of a send and a receive."""
 
     members: tuple[int, ...]
     cards: tuple[int, ...]  #: network cards it occupies
     ready: int = 0
     duration: int = 0
-    arrived: list[tuple[RankState, int, int]] = field(
+    of_hosts: bool = False
+    arrived: list[tuple[_RankState, int, int]] = field(
         default_factory=list
     )  #: rank, position, stream
-
-
-#: (communicator, source, destination, sequence); source and destination are -1 in collectives.
-JoinKey = tuple[int, int, int, int]
 
 
 def replay(world: World) -> list[Timeline]:
@@ -134,23 +139,32 @@ def replay(world: World) -> list[Timeline]:
 
     Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever.
     """
-    for program in world.programs:
-        check(program)
+    check(world)
     return _Engine(world).run()
+
+
+def _delays_of(world: World, rank: int) -> dict[int, int]:
+    """The delays of a rank by position of the op."""
+    length = len(world.programs[world.placements[rank].program].kind)
+    delays: dict[int, int] = {}
+    for delay in world.delays:
+        if delay.rank == rank:
+            position = delay.repetition * length + delay.op
+            delays[position] = delays.get(position, 0) + delay.delay_ns
+    return delays
 
 
 class _Engine:
     def __init__(self, world: World) -> None:
         self.world = world
-        programs = [_ops(program) for program in world.programs]
         self.ranks = [
-            RankState(rank, programs[p.program], world.repetitions, world.queue_depth)
-            for rank, p in enumerate(world.placements)
+            _RankState(world, rank, _delays_of(world, rank))
+            for rank in range(len(world.placements))
         ]
-        self.joins: dict[JoinKey, JoinState] = {}
+        self.joins: dict[JoinKey, _JoinState] = {}
         self.card_requests: list[tuple[int, JoinKey]] = []
         self.card_free: dict[int, int] = {}
-        self.work: list[tuple[RankState, int]] = [(r, HOST_QUEUE) for r in reversed(self.ranks)]
+        self.work: list[tuple[_RankState, int]] = [(r, HOST_QUEUE) for r in reversed(self.ranks)]
 
     def run(self) -> list[Timeline]:
         while True:
@@ -166,7 +180,11 @@ class _Engine:
             # later than the earliest.
             self._grant(heapq.heappop(self.card_requests)[1])
         if not all(r.finished for r in self.ranks):
-            raise UnderstudyError(describe_deadlock(self.ranks, self.joins, self._keys))
+            stuck = Stuck(
+                [r.position for r in self.ranks],
+                [[len(r.issued[s]) - len(r.pending[s]) for s in r.issued] for r in self.ranks],
+            )
+            raise UnderstudyError(describe_deadlock(self.world, stuck))
         shape = (self.world.repetitions, -1)
         return [
             Timeline(
@@ -175,18 +193,20 @@ class _Engine:
             for r in self.ranks
         ]
 
-    def _advance_host(self, rank: RankState) -> None:
+    def _advance_host(self, rank: _RankState) -> None:
         """Run the host until it waits for an op whose end is not known, or to its end."""
         program, length, total = rank.program, rank.length, rank.total
         kinds, streams, gaps, costs = program.kind, program.stream, program.gap_ns, program.cost_ns
         latencies, durations = program.latency_ns, program.duration_ns
         start, end, pending, tail = rank.start, rank.end, rank.pending, rank.tail
-        depth = rank.queue_depth
+        depth, delays = rank.queue_depth, rank.delays
         position, time = rank.position, rank.time
         op = position % length if length else 0
         while position < total:
             kind = kinds[op]
             at = time + gaps[op]
+            if delays:
+                at += delays.get(position, 0)
             if kind in ON_STREAM:
                 stream = streams[op]
                 issued = rank.issued[stream]
@@ -227,7 +247,7 @@ class _Engine:
                 op = 0
         rank.position, rank.time = position, time
 
-    def _advance_stream(self, rank: RankState, stream: int) -> None:
+    def _advance_stream(self, rank: _RankState, stream: int) -> None:
         """Run the pending ops of a stream until one has to wait."""
         program, length, queue = rank.program, rank.length, rank.pending[stream]
         tail = rank.tail[stream]
@@ -259,44 +279,29 @@ class _Engine:
                 self.work.append((rank, waiter))
         rank.tail[stream] = tail
 
-    def _keys(self, rank: RankState, position: int) -> list[tuple[JoinKey, tuple[int, ...]]]:
-        """Key and members of each part of the join at `position`."""
-        repetition, op = divmod(position, rank.length)
-        communicators = self.world.placements[rank.rank].communicators
-        keys = []
-        for part in rank.program.parts[op]:
-            communicator = communicators[part.communicator]
-            members = tuple(self.world.members[communicator])
-            sequence = part.sequence + repetition * part.calls
-            if part.peer < 0:
-                keys.append(((communicator, -1, -1, sequence), members))
-                continue
-            ends = (rank.rank, members[part.peer])
-            source, destination = ends if part.kind == "send" else ends[::-1]
-            keys.append(((communicator, source, destination, sequence), (source, destination)))
-        return keys
-
-    def _arrive(self, rank: RankState, position: int, stream: int) -> None:
-        keys = self._keys(rank, position)
+    def _arrive(self, rank: _RankState, position: int, stream: int) -> None:
+        keys = join_keys(self.world, rank.rank, position)
         rank.open_parts[position] = len(keys)
         duration = rank.program.duration_ns[position % rank.length]
-        for key, members in keys:
+        parts = rank.program.parts[position % rank.length]
+        for part, (key, members) in zip(parts, keys, strict=True):
             join = self.joins.get(key)
             if join is None:
-                join = self.joins[key] = JoinState(members, self._cards(members))
+                join = self.joins[key] = _JoinState(members, self._cards(members))
             join.arrived.append((rank, position, stream))
+            join.of_hosts |= is_host_join(part)
             join.ready = max(join.ready, rank.start[position])
             join.duration = max(join.duration, duration)
             if len(join.arrived) < len(members):
                 continue
-            if join.cards:
+            if join.cards and not join.of_hosts:
                 heapq.heappush(self.card_requests, (join.ready, key))
             else:
                 self._complete(key, join.ready + join.duration)
 
     def _cards(self, members: tuple[int, ...]) -> tuple[int, ...]:
         placements = [self.world.placements[m] for m in members]
-        if len({p.node for p in placements}) == 1:
+        if not self.world.network_cards or len({p.node for p in placements}) == 1:
             return ()
         return tuple(sorted({p.network_card for p in placements}))
 

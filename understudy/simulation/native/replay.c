@@ -1,14 +1,15 @@
 /*
- * Replays the programs of all ranks with given durations, as understudy/simulation/engine.py does;
- * that file states the rules, and tests hold the two equal on every start and end.
+ * Replays the programs of all ranks with given durations, as understudy/simulation/engine.py asks;
+ * world.py states the rules, and tests hold this equal to the Python engine on every start and end.
  *
  * With fixed durations every time is a maximum of sums, so each rank runs as far as it can, in any
  * order, and no queue of events over all ranks is needed. Only joins that occupy network cards are
  * granted in the order of their readiness, once nothing else can move.
  *
- * Memory per op is its start and its end. While an op waits on its stream, its `start` holds the
- * time it was issued; an `end` of PENDING is not known yet. The ops of a stream are those of the
- * program in order, so a stream's queue is a range of ordinals.
+ * What ends tells those that wait for it, so nothing is looked up later and memory does not grow
+ * with the length of the job: a stream keeps the times of its last ops in a ring, an event has a
+ * slot from its record to its last wait, a communicator keeps the joins that are not complete.
+ * Starts and ends of single ops are written when they are asked for and never read.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,35 +20,34 @@ enum { HOST, DEVICE, STREAM_WAIT, JOIN, HOST_WAIT };
 enum { DONE = 0, DEADLOCK = 1, OUT_OF_MEMORY = 2 };
 
 #define PENDING (-1)
+#define NEVER INT64_MAX
 #define NO_DEPENDENCY INT32_MIN
-#define HOST_QUEUE (-1)
-#define NONE UINT32_MAX
+#define NONE (-1)
+#define INLINE static inline __attribute__((always_inline))
 
-/* What one op of a program does: half a cache line, read once when it is issued and once when it
-   runs. */
-struct op {
-    int64_t gap_ns, duration_ns;
-    int32_t cost_ns, latency_ns;
-    int32_t depends_on; /* as in world.py */
-    int16_t stream;     /* numbered from 0 in the program; -1: none */
-    uint8_t kind;
+/* What Python hands over ------------------------------------------------------------------------ */
+
+/* What a join does on one communicator. */
+struct part {
+    int32_t channel; /* numbered from 0 in the program */
+    int32_t sequence, calls;
+    bool last; /* of its op */
+    bool host; /* hosts meet in it: no network */
 };
 
-struct program {
-    int64_t length;
-    int32_t stream_count;
-    const struct op *ops;        /* [length] */
-    const int64_t *stream_start; /* [stream_count + 1] into stream_ops */
-    const int32_t *stream_ops;   /* ops of each stream in order */
-    const int32_t *part_start;   /* [length + 1] into the parts */
-    const int32_t *part_channel; /* [parts] numbered from 0 in the program */
-    const int64_t *part_sequence, *part_calls; /* [parts] */
+/* A program as world.py has it: arrays [length], but streams are numbered from 0. */
+struct columns {
+    int64_t length, stream_count, first_duration;
+    const int64_t *kind, *stream, *depends_on, *gap_ns, *cost_ns, *latency_ns;
+    const int32_t *duration; /* index into the durations; NULL: first_duration + op */
+    const int32_t *first_part; /* [joins] into parts, in the order of the joins */
+    const struct part *parts;
 };
 
 struct rank {
     int32_t program;
     int64_t first_op;      /* into start and end */
-    int64_t first_stream;  /* into the streams */
+    int64_t first_stream;  /* into the streams of all ranks */
     int64_t first_channel; /* into channel_of: the program's channels in the job's numbers */
 };
 
@@ -55,96 +55,370 @@ struct rank {
 struct channel {
     int32_t members;
     int32_t card_count;
-    int64_t first_join;
     int64_t first_card; /* into cards */
 };
 
 struct world {
-    int64_t ranks, repetitions, queue_depth, joins, card_numbers;
-    const struct program *programs;
+    int64_t programs, ranks, streams, channels, card_numbers, repetitions, queue_depth;
+    const struct columns *columns; /* [programs] */
     const struct rank *rank;
     const int64_t *channel_of;
-    const struct channel *channels;
+    const struct channel *channel;
     const int32_t *cards;
-    int64_t *start, *end;
 };
+
+struct delay {
+    int64_t rank, repetition, op, delay_ns;
+};
+
+/* One replay. Index 0 of the durations is 0 ns. */
+struct run {
+    const int64_t *durations;
+    const double *host_scale, *compute_scale; /* [ranks] */
+    const struct delay *delays;               /* by rank, repetition, op; the last has rank -1 */
+    int64_t *start, *end;                     /* of every op, or NULL */
+    int64_t *repetition_end;                  /* [ranks, repetitions], zero before */
+    int64_t *host_position;                   /* [ranks] ops that the host has called */
+    int64_t *stream_ended;                    /* [streams] ops that have ended */
+};
+
+/* Programs, made ready once ---------------------------------------------------------------------- */
+
+/* Half a cache line, read once when the op is issued and once more when it had to queue. */
+struct op {
+    int64_t gap_ns;
+    int32_t cost_ns, latency_ns;
+    int32_t duration; /* index */
+    int32_t argument; /* JOIN: first part; a wait: slot of the event; HOST_WAIT, NONE: streams */
+    int32_t event;    /* slot that takes its end; NONE: no op waits for it */
+    int16_t stream;   /* NONE: no stream, or all */
+    uint8_t kind;
+    bool previous; /* waits for an event of the repetition before */
+};
+
+struct program {
+    int64_t length;
+    int32_t stream_count;
+    int32_t slots;          /* of one generation */
+    int32_t generations;    /* 2: an event is recorded again before its wait in the repetition after */
+    struct op *ops;         /* [length] */
+    int64_t *stream_start;  /* [stream_count + 1] into stream_ops */
+    int32_t *stream_ops;    /* ops of each stream in order */
+    const struct part *parts;
+};
+
+struct job {
+    const struct world *world;
+    struct program *programs;
+    int64_t *first_slot; /* [ranks + 1] */
+};
+
+static void *zeroed(int64_t count, size_t bytes) {
+    return count < INT64_MAX / 256 ? calloc((size_t)(count > 0 ? count : 1), bytes) : NULL;
+}
+
+static bool on_stream(int64_t kind) {
+    return kind == DEVICE || kind == STREAM_WAIT || kind == JOIN;
+}
+
+/* The op whose end `op` waits for; NONE when that has ended before in any case: an op of the host,
+   or of the same stream. */
+static int64_t target_of(const struct columns *columns, int64_t op) {
+    int64_t depends_on = columns->depends_on[op];
+    if (depends_on == NO_DEPENDENCY)
+        return NONE;
+    int64_t target = depends_on < 0 ? columns->length + depends_on : depends_on;
+    bool own = columns->kind[op] == STREAM_WAIT && columns->stream[op] == columns->stream[target];
+    return on_stream(columns->kind[target]) && !own ? target : NONE;
+}
+
+/* Gives each event a slot, which the next event may have once all waits for it are issued. An event
+   that is waited for in the next repetition keeps its slot; when it is recorded again before that
+   wait, slots alternate between two generations. `last_wait` and `free_slots` are scratch [length]. */
+static void assign_slots(struct program *program, const struct columns *columns,
+                         int32_t *last_wait, int32_t *free_slots) {
+    enum { NO_WAIT = -1, NEXT_REPETITION = INT32_MAX };
+    struct op *ops = program->ops;
+    int32_t free_count = 0;
+    for (int64_t op = 0; op < program->length; op++)
+        last_wait[op] = NO_WAIT;
+    program->generations = 1;
+    for (int64_t op = 0; op < program->length; op++) {
+        int64_t target = target_of(columns, op);
+        if (target == NONE)
+            continue;
+        if (columns->depends_on[op] < 0) {
+            ops[op].previous = true;
+            last_wait[target] = NEXT_REPETITION;
+            if (target <= op)
+                program->generations = 2;
+        } else if (last_wait[target] < op) {
+            last_wait[target] = (int32_t)op;
+        }
+    }
+    for (int64_t op = 0; op < program->length; op++)
+        ops[op].event = last_wait[op] == NEXT_REPETITION ? program->slots++ : NONE;
+    for (int64_t op = 0; op < program->length; op++) {
+        int64_t target = target_of(columns, op);
+        if (target != NONE) {
+            ops[op].argument = ops[target].event;
+            if (last_wait[target] == op)
+                free_slots[free_count++] = ops[target].event;
+        }
+        if (last_wait[op] != NO_WAIT && ops[op].event == NONE)
+            ops[op].event = free_count ? free_slots[--free_count] : program->slots++;
+    }
+}
+
+static bool load_program(struct program *program, const struct columns *columns) {
+    int64_t length = columns->length, stream_count = columns->stream_count;
+    program->length = length;
+    program->stream_count = (int32_t)stream_count;
+    program->parts = columns->parts;
+    program->ops = zeroed(length, sizeof *program->ops);
+    program->stream_start = zeroed(stream_count + 2, sizeof *program->stream_start);
+    program->stream_ops = zeroed(length, sizeof *program->stream_ops);
+    int32_t *scratch = zeroed(2 * length, sizeof *scratch);
+    if (!program->ops || !program->stream_start || !program->stream_ops || !scratch) {
+        free(scratch);
+        return false;
+    }
+    /* Two ahead, so that filling the streams leaves the starts where they belong. */
+    int64_t *next = program->stream_start + 1;
+    const int32_t *first_part = columns->first_part;
+    for (int64_t i = 0; i < length; i++) {
+        bool waits = target_of(columns, i) != NONE;
+        struct op *op = &program->ops[i];
+        op->gap_ns = columns->gap_ns[i];
+        op->cost_ns = (int32_t)columns->cost_ns[i];
+        op->latency_ns = (int32_t)columns->latency_ns[i];
+        op->stream = (int16_t)columns->stream[i];
+        op->kind = (uint8_t)columns->kind[i];
+        op->argument = NONE;
+        if (op->kind == JOIN)
+            op->argument = *first_part++;
+        if (op->kind == DEVICE || op->kind == JOIN)
+            op->duration = columns->duration ? columns->duration[i]
+                                             : (int32_t)(columns->first_duration + i);
+        if (op->kind == STREAM_WAIT && !waits)
+            op->kind = DEVICE; /* of duration 0 */
+        if (op->kind == HOST_WAIT && !waits && columns->depends_on[i] != NO_DEPENDENCY)
+            op->kind = HOST;
+        if (on_stream(op->kind))
+            next[op->stream + 1]++;
+    }
+    for (int64_t stream = 0; stream < stream_count; stream++)
+        next[stream + 1] += next[stream];
+    for (int64_t i = 0; i < length; i++)
+        if (on_stream(program->ops[i].kind))
+            program->stream_ops[next[program->ops[i].stream]++] = (int32_t)i;
+    assign_slots(program, columns, scratch, scratch + length);
+    free(scratch);
+    return true;
+}
+
+void understudy_unload(struct job *job) {
+    for (int64_t i = 0; job->programs && i < job->world->programs; i++) {
+        free(job->programs[i].ops);
+        free(job->programs[i].stream_start);
+        free(job->programs[i].stream_ops);
+    }
+    free(job->programs);
+    free(job->first_slot);
+    free(job);
+}
+
+/* A job to be replayed any number of times; the arrays of `world`, which are as the comments say and
+   not checked here, must outlive it. NULL: out of memory. */
+struct job *understudy_load(const struct world *world) {
+    struct job *job = zeroed(1, sizeof *job);
+    if (!job)
+        return NULL;
+    job->world = world;
+    job->programs = zeroed(world->programs, sizeof *job->programs);
+    job->first_slot = zeroed(world->ranks + 1, sizeof *job->first_slot);
+    bool loaded = job->programs && job->first_slot;
+    for (int64_t i = 0; loaded && i < world->programs; i++)
+        loaded = load_program(&job->programs[i], &world->columns[i]);
+    if (!loaded) {
+        understudy_unload(job);
+        return NULL;
+    }
+    for (int64_t rank = 0; rank < world->ranks; rank++) {
+        const struct program *program = &job->programs[world->rank[rank].program];
+        job->first_slot[rank + 1] =
+            job->first_slot[rank] + (int64_t)program->slots * program->generations;
+    }
+    return job;
+}
+/* The state of one replay ------------------------------------------------------------------------ */
 
 struct stream {
     int64_t issued, ended; /* ops so far, over all repetitions */
     int64_t tail;          /* end of the last one that ended */
-    int64_t waits_for;     /* position, PENDING: for none */
+    int64_t *times;        /* ring: end, or what a pending op waits for: its issue, its event; ~ of
+                              it while the event has not ended */
+    int32_t *waiters;      /* ring: who waits for a pending op that is an event; into `waiters` */
+    int64_t mask;          /* of the rings */
+    int64_t ring_full;     /* the op before whose issue the rings have to be looked after */
+    int64_t wakes_host_at; /* when so many have ended */
+    int64_t first;         /* op of the repetition, counted over all; of the next to end */
+    int32_t repetition;    /* the same */
+    int32_t next;          /* the same, among the program's ops of the stream */
     int64_t part_end;      /* of the join at its head */
-    int32_t open_parts;
+    int32_t open_parts;    /* the same */
+    int32_t rank;
+    int16_t number;
     bool arrived; /* the join at its head has */
     bool queued;  /* in the work list */
+    bool looked_up; /* it can be full, so ends of its ops that are queue_depth back are asked for */
 };
 
 struct host {
-    int64_t position, time, waits_for;
-    int32_t waiting; /* queues of the rank with waits_for set */
+    int64_t time;
+    int64_t first; /* op of the repetition, counted over all */
+    int64_t op, repetition;
+    int64_t last_end; /* of its own ops */
+    const struct delay *delay; /* next */
     bool queued;
+};
+
+/* The end of an event's last record; PENDING while not known. */
+struct slot {
+    int64_t end;
+    int64_t owner; /* who records: see owner() */
+};
+
+/* A stream_wait in its stream's queue. */
+struct waiter {
+    int64_t ordinal;
+    int32_t stream;
+    int32_t next;
 };
 
 struct join {
     int64_t ready, duration;
     int32_t arrived;
-    uint32_t first; /* arrival */
+    bool host, complete;
 };
 
-struct arrival {
-    int32_t rank, stream;
-    uint32_t next;
+/* The joins of a channel from the first that is not complete: a ring, and who arrived in each. */
+struct joins {
+    int64_t first, mask;
+    struct join *ring;
+    int32_t *arrived; /* [mask + 1, members] streams */
 };
 
 struct request {
-    int64_t ready, join, channel;
-};
-
-struct work {
-    int32_t rank, queue;
+    int64_t ready, channel, sequence;
 };
 
 struct engine {
     const struct world *world;
+    const struct program *programs;
+    const struct run *run;
+    const int64_t *first_slot;
     struct host *hosts;
     struct stream *streams;
-    struct join *joins;
-    struct arrival *arrivals;
-    uint32_t arrival_count, arrival_room, free_arrival;
-    struct request *requests; /* a heap, earliest first; ties by join */
+    struct slot *slots;
+    struct joins *joins;
+    struct waiter *waiters;
+    int32_t waiter_count, waiter_room, free_waiter;
+    struct request *requests; /* a heap, earliest first; ties by channel and sequence */
     int64_t request_count, request_room;
     int64_t *card_free;
-    struct work *work;
+    int32_t *work; /* streams, or ~rank for a host */
     int64_t work_count;
     bool out_of_memory;
 };
 
-static void add_work(struct engine *engine, int32_t rank, int32_t queue) {
-    const struct rank *place = &engine->world->rank[rank];
-    bool *queued = queue == HOST_QUEUE ? &engine->hosts[rank].queued
-                                       : &engine->streams[place->first_stream + queue].queued;
-    if (*queued)
-        return;
-    *queued = true;
-    engine->work[engine->work_count++] = (struct work){rank, queue};
+/* x * scale to the nearest integer, halves to even, as numpy.rint: products are below 2^51, where
+   adding this number leaves no fraction. */
+INLINE int64_t scaled(int64_t time, double scale) {
+    if (scale == 1.0)
+        return time;
+    const double magic = 6755399441055744.0;
+    double product = (double)time * scale;
+    return (int64_t)((product + magic) - magic);
 }
 
-/* Network cards --------------------------------------------------------------------------------- */
+INLINE void add_host(struct engine *engine, int32_t rank) {
+    if (!engine->hosts[rank].queued) {
+        engine->hosts[rank].queued = true;
+        engine->work[engine->work_count++] = ~rank;
+    }
+}
+
+INLINE void add_stream(struct engine *engine, int32_t number) {
+    if (!engine->streams[number].queued) {
+        engine->streams[number].queued = true;
+        engine->work[engine->work_count++] = number;
+    }
+}
+
+/* Grows an array of `bytes` each for one more; false when memory is short. */
+static bool grow(void **array, int64_t *room, size_t bytes) {
+    int64_t wanted = *room ? 2 * *room : 64;
+    void *grown = realloc(*array, (size_t)wanted * bytes);
+    if (!grown)
+        return false;
+    *array = grown;
+    *room = wanted;
+    return true;
+}
+
+INLINE void note_repetition_end(struct engine *engine, int32_t rank, int64_t repetition,
+                                int64_t end) {
+    int64_t *noted = &engine->run->repetition_end[rank * engine->world->repetitions + repetition];
+    if (end > *noted)
+        *noted = end;
+}
+
+/* Makes the rings of a stream fit for its next op, and says when to look again. Ends are kept for
+   queue_depth ops if they are asked for. */
+static bool tend_rings(struct engine *engine, struct stream *stream) {
+    int64_t depth = engine->world->queue_depth, room = stream->times ? stream->mask + 1 : 0;
+    int64_t oldest = stream->ended;
+    if (stream->looked_up)
+        oldest = stream->issued > depth ? stream->issued - depth : 0;
+    if (stream->issued - oldest > room / 2 || !room) {
+        int64_t wanted = room ? 2 * room : 16;
+        int64_t *times = malloc((size_t)wanted * sizeof *times);
+        int32_t *waiters = malloc((size_t)wanted * sizeof *waiters);
+        if (!times || !waiters) {
+            free(times);
+            free(waiters);
+            engine->out_of_memory = true;
+            return false;
+        }
+        for (int64_t i = oldest; i < stream->issued; i++) {
+            times[i & (wanted - 1)] = stream->times[i & stream->mask];
+            waiters[i & (wanted - 1)] = stream->waiters[i & stream->mask];
+        }
+        free(stream->times);
+        free(stream->waiters);
+        stream->times = times;
+        stream->waiters = waiters;
+        stream->mask = room = wanted - 1;
+        room = wanted;
+    }
+    stream->ring_full = stream->looked_up && room >= depth ? NEVER : oldest + room;
+    return true;
+}
+
+/* Network cards ---------------------------------------------------------------------------------- */
 
 static bool earlier(const struct request *a, const struct request *b) {
-    return a->ready != b->ready ? a->ready < b->ready : a->join < b->join;
+    if (a->ready != b->ready)
+        return a->ready < b->ready;
+    return a->channel != b->channel ? a->channel < b->channel : a->sequence < b->sequence;
 }
 
 static void push_request(struct engine *engine, struct request request) {
-    if (engine->request_count == engine->request_room) {
-        int64_t room = engine->request_room ? 2 * engine->request_room : 64;
-        struct request *grown = realloc(engine->requests, (size_t)room * sizeof *grown);
-        if (!grown) {
-            engine->out_of_memory = true;
-            return;
-        }
-        engine->requests = grown;
-        engine->request_room = room;
+    if (engine->request_count == engine->request_room &&
+        !grow((void **)&engine->requests, &engine->request_room, sizeof request)) {
+        engine->out_of_memory = true;
+        return;
     }
     int64_t at = engine->request_count++;
     for (; at && earlier(&request, &engine->requests[(at - 1) / 2]); at = (at - 1) / 2)
@@ -166,287 +440,372 @@ static struct request pop_request(struct engine *engine) {
     return top;
 }
 
-/* Joins ----------------------------------------------------------------------------------------- */
+/* Joins ------------------------------------------------------------------------------------------ */
 
-static void complete(struct engine *engine, struct join *join, int64_t end) {
-    uint32_t next;
-    for (uint32_t at = join->first; at != NONE; at = next) {
-        struct arrival *arrival = &engine->arrivals[at];
-        next = arrival->next;
-        const struct rank *place = &engine->world->rank[arrival->rank];
-        struct stream *stream = &engine->streams[place->first_stream + arrival->stream];
-        if (end > stream->part_end)
-            stream->part_end = end;
-        if (--stream->open_parts == 0)
-            add_work(engine, arrival->rank, arrival->stream);
-        arrival->next = engine->free_arrival;
-        engine->free_arrival = at;
+/* Room for the join of this sequence. */
+static bool widen_joins(struct joins *joins, int32_t members, int64_t sequence) {
+    int64_t room = joins->ring ? joins->mask + 1 : 0, wanted = 1;
+    while (wanted <= sequence - joins->first)
+        wanted *= 2;
+    struct join *ring = zeroed(wanted, sizeof *ring);
+    int32_t *arrived = zeroed(wanted * members, sizeof *arrived);
+    if (!ring || !arrived) {
+        free(ring);
+        free(arrived);
+        return false;
     }
+    for (int64_t i = joins->first; i < joins->first + room; i++) {
+        ring[i & (wanted - 1)] = joins->ring[i & joins->mask];
+        memcpy(&arrived[(i & (wanted - 1)) * members], &joins->arrived[(i & joins->mask) * members],
+               (size_t)members * sizeof *arrived);
+    }
+    free(joins->ring);
+    free(joins->arrived);
+    *joins = (struct joins){joins->first, wanted - 1, ring, arrived};
+    return true;
 }
 
-static uint32_t new_arrival(struct engine *engine) {
-    uint32_t at = engine->free_arrival;
-    if (at != NONE) {
-        engine->free_arrival = engine->arrivals[at].next;
-        return at;
+/* A join ends; the streams in it but `current`, which runs already, go on. */
+static void complete(struct engine *engine, int64_t channel, int64_t sequence, int64_t end,
+                     const struct stream *current) {
+    struct joins *joins = &engine->joins[channel];
+    int32_t members = engine->world->channel[channel].members;
+    const int32_t *arrived = &joins->arrived[(sequence & joins->mask) * members];
+    for (int32_t i = 0; i < members; i++) {
+        struct stream *stream = &engine->streams[arrived[i]];
+        if (end > stream->part_end)
+            stream->part_end = end;
+        if (--stream->open_parts == 0 && stream != current)
+            add_stream(engine, arrived[i]);
     }
-    if (engine->arrival_count == engine->arrival_room) {
-        uint32_t room = engine->arrival_room ? 2 * engine->arrival_room : 256;
-        struct arrival *grown = realloc(engine->arrivals, room * sizeof *grown);
-        if (!grown) {
-            engine->out_of_memory = true;
-            return NONE;
-        }
-        engine->arrivals = grown;
-        engine->arrival_room = room;
+    joins->ring[sequence & joins->mask].complete = true;
+    struct join *first;
+    while ((first = &joins->ring[joins->first & joins->mask])->complete) {
+        *first = (struct join){0};
+        joins->first++;
     }
-    return engine->arrival_count++;
 }
 
 /* The join at the head of a stream starts; it may end at once. */
-static void arrive(struct engine *engine, int32_t rank, int32_t stream_number, int64_t repetition,
-                   int64_t op, int64_t start) {
-    const struct world *world = engine->world;
-    const struct rank *place = &world->rank[rank];
-    const struct program *program = &world->programs[place->program];
-    struct stream *stream = &engine->streams[place->first_stream + stream_number];
-    int32_t first = program->part_start[op], last = program->part_start[op + 1];
-    stream->open_parts = last - first;
+static void arrive(struct engine *engine, struct stream *stream, const struct op *op,
+                   int64_t start) {
+    const struct rank *place = &engine->world->rank[stream->rank];
+    const struct part *parts = &engine->programs[place->program].parts[op->argument];
+    int64_t duration = engine->run->durations[op->duration];
+    stream->open_parts = 1;
+    for (const struct part *part = parts; !part->last; part++)
+        stream->open_parts++;
     stream->part_end = 0;
     stream->arrived = true;
-    for (int32_t part = first; part < last; part++) {
-        int64_t number = world->channel_of[place->first_channel + program->part_channel[part]];
-        const struct channel *channel = &world->channels[number];
-        int64_t id = channel->first_join + program->part_sequence[part] +
-                     repetition * program->part_calls[part];
-        struct join *join = &engine->joins[id];
-        uint32_t at = new_arrival(engine);
-        if (at == NONE)
+    for (const struct part *part = parts;; part++) {
+        int64_t number = engine->world->channel_of[place->first_channel + part->channel];
+        const struct channel *channel = &engine->world->channel[number];
+        struct joins *joins = &engine->joins[number];
+        int64_t sequence = part->sequence + (int64_t)stream->repetition * part->calls;
+        if ((sequence - joins->first > joins->mask || !joins->ring) &&
+            !widen_joins(joins, channel->members, sequence)) {
+            engine->out_of_memory = true;
             return;
-        engine->arrivals[at] = (struct arrival){rank, stream_number, join->first};
-        join->first = at;
+        }
+        int64_t at = sequence & joins->mask;
+        struct join *join = &joins->ring[at];
+        joins->arrived[at * channel->members + join->arrived++] = (int32_t)(stream - engine->streams);
         if (start > join->ready)
             join->ready = start;
-        if (program->ops[op].duration_ns > join->duration)
-            join->duration = program->ops[op].duration_ns;
-        if (++join->arrived < channel->members)
-            continue;
-        if (channel->card_count)
-            push_request(engine, (struct request){join->ready, id, number});
-        else
-            complete(engine, join, join->ready + join->duration);
+        if (duration > join->duration)
+            join->duration = duration;
+        join->host |= part->host;
+        if (join->arrived == channel->members) {
+            if (channel->card_count && !join->host)
+                push_request(engine, (struct request){join->ready, number, sequence});
+            else
+                complete(engine, number, sequence, join->ready + join->duration, stream);
+        }
+        if (part->last)
+            return;
     }
 }
 
 static void grant(struct engine *engine, struct request request) {
-    const struct channel *channel = &engine->world->channels[request.channel];
+    const struct channel *channel = &engine->world->channel[request.channel];
     const int32_t *cards = &engine->world->cards[channel->first_card];
-    struct join *join = &engine->joins[request.join];
-    int64_t begin = join->ready;
+    struct joins *joins = &engine->joins[request.channel];
+    int64_t begin = request.ready;
+    int64_t duration = joins->ring[request.sequence & joins->mask].duration;
     for (int32_t i = 0; i < channel->card_count; i++)
         if (engine->card_free[cards[i]] > begin)
             begin = engine->card_free[cards[i]];
     /* At least 1 ns: a join must be later than the ones that it follows on a card. */
-    int64_t end = begin + (join->duration > 1 ? join->duration : 1);
+    int64_t end = begin + (duration > 1 ? duration : 1);
     for (int32_t i = 0; i < channel->card_count; i++)
         engine->card_free[cards[i]] = end;
-    complete(engine, join, end);
+    complete(engine, request.channel, request.sequence, end, NULL);
 }
 
-/* Waiting --------------------------------------------------------------------------------------- */
+/* Events ----------------------------------------------------------------------------------------- */
 
-static void wait_for(struct host *host, int64_t *waits_for, int64_t position) {
-    host->waiting += *waits_for == PENDING;
-    *waits_for = position;
+INLINE int64_t owner(int64_t ordinal, int16_t stream) {
+    return ordinal * 32768 + stream;
 }
 
-static void stop_waiting(struct host *host, int64_t *waits_for) {
-    host->waiting -= *waits_for != PENDING;
-    *waits_for = PENDING;
+/* The slots of a rank in a repetition. */
+INLINE struct slot *slots_in(const struct engine *engine, int32_t rank,
+                             const struct program *program, int64_t repetition) {
+    struct slot *slots = &engine->slots[engine->first_slot[rank]];
+    return program->generations == 2 && repetition & 1 ? slots + program->slots : slots;
 }
 
-/* Who waits for an op that has just ended looks again. */
-static void wake(struct engine *engine, int32_t rank, int64_t position) {
-    struct host *host = &engine->hosts[rank];
-    if (!host->waiting)
-        return;
-    const struct rank *place = &engine->world->rank[rank];
-    if (host->waits_for == position)
-        add_work(engine, rank, HOST_QUEUE);
-    for (int32_t s = 0; s < engine->world->programs[place->program].stream_count; s++)
-        if (engine->streams[place->first_stream + s].waits_for == position)
-            add_work(engine, rank, s);
-}
-
-/* Position of the op with this ordinal on a stream, over all repetitions. */
-static int64_t position_of(const struct program *program, int32_t stream, int64_t ordinal) {
-    const int32_t *ops = &program->stream_ops[program->stream_start[stream]];
-    int64_t count = program->stream_start[stream + 1] - program->stream_start[stream];
-    if (ordinal < count)
-        return ops[ordinal];
-    return ordinal / count * program->length + ops[ordinal % count];
-}
-
-/* Raises *time to the end of the last op issued to the stream; its position when that is pending. */
-static int64_t after_stream(const struct program *program, const struct stream *stream,
-                            int32_t number, int64_t *time) {
-    if (stream->ended < stream->issued)
-        return position_of(program, number, stream->issued - 1);
-    if (stream->issued && stream->tail > *time)
-        *time = stream->tail;
-    return PENDING;
-}
-
-/* What the wait `op` still waits for; PENDING when that has all ended, not later than *time then. */
-static int64_t unresolved(const struct engine *engine, const struct rank *place, int64_t repetition,
-                          int64_t op, int64_t *time) {
-    const struct program *program = &engine->world->programs[place->program];
-    int32_t depends_on = program->ops[op].depends_on;
-    if (depends_on != NO_DEPENDENCY) {
-        int64_t target = repetition * program->length + depends_on;
-        if (target < 0) /* an event of the repetition before the first: never recorded */
-            return PENDING;
-        int64_t end = engine->world->end[place->first_op + target];
-        if (end == PENDING)
-            return target;
-        if (end > *time)
-            *time = end;
-        return PENDING;
+/* Puts the wait at `ordinal` of `stream` into the list of the pending op `owner` of its rank. */
+static void wait_for(struct engine *engine, struct stream *streams, int64_t owner, int32_t stream,
+                     int64_t ordinal) {
+    struct stream *of = &streams[owner % 32768];
+    int32_t at = engine->free_waiter;
+    if (at != NONE) {
+        engine->free_waiter = engine->waiters[at].next;
+    } else {
+        int64_t room = engine->waiter_room;
+        if (engine->waiter_count == room &&
+            !grow((void **)&engine->waiters, &room, sizeof *engine->waiters)) {
+            engine->out_of_memory = true;
+            return;
+        }
+        engine->waiter_room = (int32_t)room;
+        at = engine->waiter_count++;
     }
-    if (program->ops[op].kind != HOST_WAIT)
-        return PENDING;
-    const struct stream *streams = &engine->streams[place->first_stream];
-    int32_t only = program->ops[op].stream;
-    if (only >= 0)
-        return after_stream(program, &streams[only], only, time);
-    for (int32_t s = 0; s < program->stream_count; s++) {
-        int64_t target = after_stream(program, &streams[s], s, time);
-        if (target != PENDING)
-            return target;
-    }
-    return PENDING;
+    int32_t *first = &of->waiters[owner / 32768 & of->mask];
+    engine->waiters[at] = (struct waiter){ordinal, stream, *first};
+    *first = at;
 }
 
-/* Advancing ------------------------------------------------------------------------------------- */
+/* An op that is an event and was pending has ended. */
+static void tell_waiters(struct engine *engine, const struct stream *stream, struct slot *slot,
+                         int64_t ordinal, int64_t end) {
+    if (slot->owner == owner(ordinal, stream->number)) /* not recorded again meanwhile */
+        slot->end = end;
+    int32_t next;
+    for (int32_t at = stream->waiters[ordinal & stream->mask]; at != NONE; at = next) {
+        struct waiter *waiter = &engine->waiters[at];
+        struct stream *waiting = &engine->streams[waiter->stream];
+        int64_t *time = &waiting->times[waiter->ordinal & waiting->mask];
+        *time = ~*time > end ? ~*time : end;
+        if (waiter->ordinal == waiting->ended)
+            add_stream(engine, waiter->stream);
+        next = waiter->next;
+        waiter->next = engine->free_waiter;
+        engine->free_waiter = at;
+    }
+}
 
-static void advance_stream(struct engine *engine, int32_t rank, int32_t number) {
-    const struct world *world = engine->world;
-    const struct rank *place = &world->rank[rank];
-    const struct program *program = &world->programs[place->program];
-    struct host *host = &engine->hosts[rank];
-    struct stream *stream = &engine->streams[place->first_stream + number];
-    int64_t *start = world->start + place->first_op, *end = world->end + place->first_op;
-    stop_waiting(host, &stream->waits_for);
+/* Advancing; `all` is whether the start and end of every op are wanted --------------------------- */
+
+/* The next op of a stream has ended. */
+INLINE void end_op(struct engine *engine, const struct program *program, struct stream *stream,
+                   int64_t end) {
+    stream->times[stream->ended & stream->mask] = end;
+    stream->tail = end;
+    stream->ended++;
+    const int64_t *start = &program->stream_start[stream->number];
+    if (++stream->next == start[1] - start[0]) {
+        note_repetition_end(engine, stream->rank, stream->repetition, end);
+        stream->next = 0;
+        stream->repetition++;
+        stream->first += program->length;
+    }
+}
+
+/* Runs the pending ops of a stream until one has to wait. */
+INLINE void advance_stream(struct engine *engine, struct stream *stream, bool all) {
+    const struct run *run = engine->run;
+    const struct rank *place = &engine->world->rank[stream->rank];
+    const struct program *program = &engine->programs[place->program];
+    const int32_t *ops = &program->stream_ops[program->stream_start[stream->number]];
+    double scale = run->compute_scale[stream->rank];
+    int64_t *start_of = all ? run->start + place->first_op : NULL;
+    int64_t *end_of = all ? run->end + place->first_op : NULL;
     while (stream->ended < stream->issued) {
-        int64_t position = position_of(program, number, stream->ended);
-        int64_t repetition = position < program->length ? 0 : position / program->length;
-        int64_t op = position - repetition * program->length;
-        int64_t begin = start[position], ended;
-        if (!stream->arrived && stream->tail > begin)
-            begin = stream->tail;
-        if (program->ops[op].kind == DEVICE) {
-            ended = begin + program->ops[op].duration_ns;
-        } else if (program->ops[op].kind == STREAM_WAIT) {
-            ended = begin;
-            int64_t target = unresolved(engine, place, repetition, op, &ended);
-            if (target != PENDING) {
-                wait_for(host, &stream->waits_for, target);
-                return;
-            }
-        } else {
+        int64_t ordinal = stream->ended;
+        int64_t time = stream->times[ordinal & stream->mask];
+        if (time < 0)
+            return;
+        const struct op *op = &program->ops[ops[stream->next]];
+        int64_t position = stream->first + ops[stream->next];
+        int64_t begin = time > stream->tail ? time : stream->tail, end;
+        if (op->kind == JOIN) {
             if (!stream->arrived) {
-                start[position] = begin;
-                arrive(engine, rank, number, repetition, op, begin);
+                if (all)
+                    start_of[position] = begin;
+                arrive(engine, stream, op, begin);
             }
             if (stream->open_parts || engine->out_of_memory)
                 return;
-            ended = stream->part_end;
+            end = stream->part_end;
             stream->arrived = false;
+        } else {
+            end = begin + scaled(run->durations[op->duration], scale);
+            if (all && op->kind == DEVICE)
+                start_of[position] = begin;
+            else if (all && start_of[position] < stream->tail) /* it was issued at its start */
+                start_of[position] = stream->tail;
         }
-        start[position] = begin;
-        end[position] = stream->tail = ended;
-        stream->ended++;
-        wake(engine, rank, position);
+        if (all)
+            end_of[position] = end;
+        if (op->event != NONE)
+            tell_waiters(engine, stream,
+                         slots_in(engine, stream->rank, program, stream->repetition) + op->event,
+                         ordinal, end);
+        end_op(engine, program, stream, end);
+        if (stream->ended == stream->wakes_host_at) {
+            stream->wakes_host_at = NEVER;
+            add_host(engine, stream->rank);
+        }
     }
 }
 
-/* Issues an op at `at`, the host's time; false when the stream takes no more for now. */
-static bool issue(struct engine *engine, int32_t rank, int64_t position, int64_t op, int64_t *at) {
-    const struct world *world = engine->world;
-    const struct rank *place = &world->rank[rank];
-    const struct program *program = &world->programs[place->program];
-    int32_t number = program->ops[op].stream;
-    struct stream *stream = &engine->streams[place->first_stream + number];
-    int64_t *start = world->start + place->first_op, *end = world->end + place->first_op;
-    if (stream->issued >= world->queue_depth) {
-        int64_t oldest = position_of(program, number, stream->issued - world->queue_depth);
-        if (end[oldest] == PENDING) {
-            wait_for(&engine->hosts[rank], &engine->hosts[rank].waits_for, oldest);
-            return false;
-        }
-        if (end[oldest] > *at)
-            *at = end[oldest];
+static __attribute__((noinline)) void advance_stream_only_ends(struct engine *engine,
+                                                               struct stream *stream) {
+    advance_stream(engine, stream, false);
+}
+
+static __attribute__((noinline)) void advance_stream_all(struct engine *engine,
+                                                         struct stream *stream) {
+    advance_stream(engine, stream, true);
+}
+
+/* Raises *time to the end of the last op issued to a stream; false when that is pending, and then
+   the host will be woken. */
+INLINE bool after_stream(struct stream *stream, int64_t *time) {
+    if (stream->ended < stream->issued) {
+        stream->wakes_host_at = stream->issued;
+        return false;
     }
-    int64_t issued = *at + program->ops[op].latency_ns;
-    bool idle = stream->ended == stream->issued++;
-    if (idle && program->ops[op].kind == DEVICE) { /* the common case */
-        int64_t begin = issued > stream->tail ? issued : stream->tail;
-        start[position] = begin;
-        end[position] = stream->tail = begin + program->ops[op].duration_ns;
-        stream->ended++;
-        return true;
-    }
-    start[position] = issued;
-    if (idle)
-        advance_stream(engine, rank, number);
+    if (stream->tail > *time)
+        *time = stream->tail;
     return true;
 }
 
-static void advance_host(struct engine *engine, int32_t rank) {
+/* Runs the host until it waits for an op that has not ended, or to its end. */
+INLINE void advance_host(struct engine *engine, int32_t rank, bool all) {
     const struct world *world = engine->world;
+    const struct run *run = engine->run;
     const struct rank *place = &world->rank[rank];
-    const struct program *program = &world->programs[place->program];
+    const struct program *program = &engine->programs[place->program];
     struct host *host = &engine->hosts[rank];
-    int64_t *start = world->start + place->first_op, *end = world->end + place->first_op;
-    int64_t total = program->length * world->repetitions;
-    int64_t position = host->position, time = host->time;
-    stop_waiting(host, &host->waits_for);
-    int64_t repetition = program->length ? position / program->length : 0;
-    int64_t op = position - repetition * program->length;
-    while (position < total) {
-        int64_t at = time + program->ops[op].gap_ns;
-        uint8_t kind = program->ops[op].kind;
-        if (kind == DEVICE || kind == STREAM_WAIT || kind == JOIN) {
-            if (!issue(engine, rank, position, op, &at))
-                break;
-        } else {
-            start[position] = at;
-            if (kind == HOST_WAIT) {
-                int64_t target = unresolved(engine, place, repetition, op, &at);
-                if (target != PENDING) {
-                    wait_for(host, &host->waits_for, target);
-                    break;
+    struct stream *streams = &engine->streams[place->first_stream];
+    const int64_t *durations = run->durations;
+    double host_scale = run->host_scale[rank], compute_scale = run->compute_scale[rank];
+    int64_t depth = world->queue_depth, op_number = host->op, time = host->time;
+    while (host->repetition < world->repetitions) {
+        const struct delay *delay = host->delay;
+        bool delayed = delay->rank == rank && delay->repetition == host->repetition;
+        int64_t stop = delayed ? delay->op : program->length;
+        struct slot *slots = slots_in(engine, rank, program, host->repetition);
+        struct slot *slots_before = slots_in(engine, rank, program, host->repetition + 1);
+        int64_t *start_of = all ? run->start + place->first_op + host->first : NULL;
+        int64_t *end_of = all ? run->end + place->first_op + host->first : NULL;
+        for (; op_number < stop; op_number++) {
+            const struct op *op = &program->ops[op_number];
+            int64_t at = time + scaled(op->gap_ns, host_scale);
+            if (op->kind == HOST || op->kind == HOST_WAIT) {
+                if (all)
+                    start_of[op_number] = at;
+                if (op->kind == HOST) {
+                } else if (op->argument != NONE) {
+                    const struct slot *slot =
+                        (op->previous ? slots_before : slots) + op->argument;
+                    if (slot->end == PENDING) {
+                        streams[slot->owner % 32768].wakes_host_at = slot->owner / 32768 + 1;
+                        goto waits;
+                    }
+                    if (slot->end > at)
+                        at = slot->end;
+                } else if (op->stream != NONE) {
+                    if (!after_stream(&streams[op->stream], &at))
+                        goto waits;
+                } else {
+                    for (int32_t s = 0; s < program->stream_count; s++)
+                        if (!after_stream(&streams[s], &at))
+                            goto waits;
                 }
+                host->last_end = at;
+                if (all)
+                    end_of[op_number] = at;
+                time = at + op->cost_ns;
+                continue;
             }
-            end[position] = at;
+            struct stream *stream = &streams[op->stream];
+            int64_t ordinal = stream->issued, pending = ordinal - stream->ended;
+            if (pending >= depth) {
+                stream->wakes_host_at = ordinal - depth + 1;
+                goto waits;
+            }
+            if (ordinal >= depth && at < stream->tail) {
+                int64_t oldest = stream->times[(ordinal - depth) & stream->mask];
+                if (oldest > at)
+                    at = oldest;
+            }
+            if (ordinal == stream->ring_full && !tend_rings(engine, stream))
+                goto waits;
+            time = at + op->cost_ns;
+            int64_t issue = at + op->latency_ns, after = issue;
+            stream->issued++;
+            const struct slot *event = NULL;
+            if (op->kind == STREAM_WAIT) {
+                event = (op->previous ? slots_before : slots) + op->argument;
+                if (event->end > after)
+                    after = event->end;
+            }
+            if (!pending && op->kind != JOIN && !(event && event->end == PENDING)) {
+                /* The common case: it ends now. */
+                int64_t end = (after > stream->tail ? after : stream->tail) +
+                              scaled(durations[op->duration], compute_scale);
+                if (all) {
+                    start_of[op_number] = issue > stream->tail ? issue : stream->tail;
+                    end_of[op_number] = end;
+                }
+                if (op->event != NONE)
+                    slots[op->event] = (struct slot){end, owner(ordinal, op->stream)};
+                end_op(engine, program, stream, end);
+                continue;
+            }
+            if (event && event->end == PENDING) {
+                after = ~after;
+                wait_for(engine, streams, event->owner, (int32_t)(stream - engine->streams),
+                         ordinal);
+            }
+            if (all)
+                start_of[op_number] = issue;
+            stream->times[ordinal & stream->mask] = after;
+            if (op->event != NONE) {
+                stream->waiters[ordinal & stream->mask] = NONE;
+                slots[op->event] = (struct slot){PENDING, owner(ordinal, op->stream)};
+            }
+            if (!pending) {
+                if (all)
+                    advance_stream_all(engine, stream);
+                else
+                    advance_stream_only_ends(engine, stream);
+            }
         }
-        time = at + program->ops[op].cost_ns;
-        position++;
-        if (++op == program->length) {
-            op = 0;
-            repetition++;
+        if (delayed) {
+            time += delay->delay_ns;
+            host->delay++;
+            continue;
         }
+        note_repetition_end(engine, rank, host->repetition, host->last_end);
+        host->repetition++;
+        host->first += program->length;
+        op_number = 0;
     }
-    host->position = position;
+waits:
+    host->op = op_number;
     host->time = time;
 }
 
 static bool finished(const struct engine *engine, int32_t rank) {
     const struct rank *place = &engine->world->rank[rank];
-    const struct program *program = &engine->world->programs[place->program];
-    if (engine->hosts[rank].position < program->length * engine->world->repetitions)
+    if (engine->hosts[rank].repetition < engine->world->repetitions)
         return false;
-    for (int32_t s = 0; s < program->stream_count; s++) {
+    for (int32_t s = 0; s < engine->programs[place->program].stream_count; s++) {
         const struct stream *stream = &engine->streams[place->first_stream + s];
         if (stream->ended < stream->issued)
             return false;
@@ -454,20 +813,22 @@ static bool finished(const struct engine *engine, int32_t rank) {
     return true;
 }
 
-static int run(struct engine *engine) {
+INLINE int run_all(struct engine *engine, bool all) {
     const struct world *world = engine->world;
     for (int64_t rank = world->ranks; rank--;)
-        add_work(engine, (int32_t)rank, HOST_QUEUE);
+        add_host(engine, (int32_t)rank);
     for (;;) {
         while (engine->work_count && !engine->out_of_memory) {
-            struct work work = engine->work[--engine->work_count];
-            if (work.queue == HOST_QUEUE) {
-                engine->hosts[work.rank].queued = false;
-                advance_host(engine, work.rank);
+            int32_t work = engine->work[--engine->work_count];
+            if (work < 0) {
+                engine->hosts[~work].queued = false;
+                advance_host(engine, ~work, all);
             } else {
-                const struct rank *place = &world->rank[work.rank];
-                engine->streams[place->first_stream + work.queue].queued = false;
-                advance_stream(engine, work.rank, work.queue);
+                engine->streams[work].queued = false;
+                if (all)
+                    advance_stream_all(engine, &engine->streams[work]);
+                else
+                    advance_stream_only_ends(engine, &engine->streams[work]);
             }
         }
         if (engine->out_of_memory)
@@ -484,45 +845,87 @@ static int run(struct engine *engine) {
     return DONE;
 }
 
-static void *zeroed(int64_t count, size_t bytes) {
-    return count < INT64_MAX / 256 ? calloc((size_t)(count > 0 ? count : 1), bytes) : NULL;
+static void prepare(struct engine *engine) {
+    const struct world *world = engine->world;
+    const struct delay *delay = engine->run->delays;
+    for (int32_t rank = 0; rank < world->ranks; rank++) {
+        const struct rank *place = &world->rank[rank];
+        const struct program *program = &engine->programs[place->program];
+        while (delay->rank >= 0 && delay->rank < rank)
+            delay++;
+        engine->hosts[rank].delay = delay;
+        for (int32_t s = 0; s < program->stream_count; s++) {
+            int64_t ops = program->stream_start[s + 1] - program->stream_start[s];
+            struct stream *stream = &engine->streams[place->first_stream + s];
+            stream->rank = rank;
+            stream->number = (int16_t)s;
+            stream->wakes_host_at = NEVER;
+            stream->looked_up = world->queue_depth < ops * world->repetitions;
+        }
+    }
 }
 
-/* Fills start and end; the arrays of `world` are as the comments above say, and nothing is
-   checked here. Returns DONE, DEADLOCK or OUT_OF_MEMORY. */
-int understudy_replay(const struct world *world) {
-    int64_t streams = 0, ops = 0;
+static void report(const struct engine *engine) {
+    const struct world *world = engine->world;
     for (int64_t rank = 0; rank < world->ranks; rank++) {
-        const struct program *program = &world->programs[world->rank[rank].program];
-        streams += program->stream_count;
-        ops += program->length * world->repetitions;
+        const struct host *host = &engine->hosts[rank];
+        engine->run->host_position[rank] = host->first + host->op;
     }
+    for (int64_t stream = 0; stream < world->streams; stream++)
+        engine->run->stream_ended[stream] = engine->streams[stream].ended;
+}
+
+static void release(struct engine *engine) {
+    for (int64_t i = 0; engine->streams && i < engine->world->streams; i++) {
+        free(engine->streams[i].times);
+        free(engine->streams[i].waiters);
+    }
+    for (int64_t i = 0; engine->joins && i < engine->world->channels; i++) {
+        free(engine->joins[i].ring);
+        free(engine->joins[i].arrived);
+    }
+    free(engine->hosts);
+    free(engine->streams);
+    free(engine->slots);
+    free(engine->joins);
+    free(engine->waiters);
+    free(engine->requests);
+    free(engine->card_free);
+    free(engine->work);
+}
+
+static int replay(const struct job *job, const struct run *run, bool all) {
+    const struct world *world = job->world;
     struct engine engine = {
         .world = world,
+        .programs = job->programs,
+        .run = run,
+        .first_slot = job->first_slot,
         .hosts = zeroed(world->ranks, sizeof *engine.hosts),
-        .streams = zeroed(streams, sizeof *engine.streams),
-        .joins = zeroed(world->joins, sizeof *engine.joins),
+        .streams = zeroed(world->streams, sizeof *engine.streams),
+        .slots = zeroed(job->first_slot[world->ranks], sizeof *engine.slots),
+        .joins = zeroed(world->channels, sizeof *engine.joins),
         .card_free = zeroed(world->card_numbers, sizeof *engine.card_free),
-        .work = zeroed(world->ranks + streams, sizeof *engine.work),
-        .free_arrival = NONE,
+        .work = zeroed(world->ranks + world->streams, sizeof *engine.work),
+        .free_waiter = NONE,
     };
     int result = OUT_OF_MEMORY;
-    if (engine.hosts && engine.streams && engine.joins && engine.card_free && engine.work) {
-        for (int64_t rank = 0; rank < world->ranks; rank++)
-            engine.hosts[rank].waits_for = PENDING;
-        for (int64_t stream = 0; stream < streams; stream++)
-            engine.streams[stream].waits_for = PENDING;
-        for (int64_t join = 0; join < world->joins; join++)
-            engine.joins[join].first = NONE;
-        memset(world->end, 0xff, (size_t)ops * sizeof *world->end); /* PENDING */
-        result = run(&engine);
+    if (engine.hosts && engine.streams && engine.slots && engine.joins && engine.card_free &&
+        engine.work) {
+        prepare(&engine);
+        result = all ? run_all(&engine, true) : run_all(&engine, false);
+        report(&engine);
     }
-    free(engine.hosts);
-    free(engine.streams);
-    free(engine.joins);
-    free(engine.arrivals);
-    free(engine.requests);
-    free(engine.card_free);
-    free(engine.work);
+    release(&engine);
     return result;
+}
+
+/* Start and end of every op: DONE, DEADLOCK or OUT_OF_MEMORY. */
+int understudy_replay(const struct job *job, const struct run *run) {
+    return replay(job, run, true);
+}
+
+/* Only the end of every repetition of every rank. */
+int understudy_sweep(const struct job *job, const struct run *run) {
+    return replay(job, run, false);
 }
