@@ -154,6 +154,25 @@ cudaError_t us_record_fill(void *pointer, uint32_t value, size_t element_bytes, 
                            cudaStream_t stream, bool asynchronous);
 cudaMemPool_t us_default_pool(int device);
 
+/* ipc.c: memory that processes share; also a cudaIpcMemHandle_t and a cudaIpcEventHandle_t, 64 bytes
+   without a meaning to programs. */
+struct us_shared_memory {
+    uint32_t magic;
+    int32_t pid;
+    int32_t file; /* descriptor of the values in that process */
+    int32_t device; /* physical */
+    uint64_t start, bytes;
+    char reserved[32];
+};
+_Static_assert(sizeof(struct us_shared_memory) == 64, "CUDA_IPC_HANDLE_SIZE");
+
+/* The descriptor of a file that stands for mapped memory in any process; -1 for none. */
+int us_shared_export(void *start, uint64_t bytes);
+bool us_shared_import(int file, struct us_shared_memory *memory, int *device);
+/* Brings in the values of imported memory, now and whenever its process records an event. */
+bool us_shared_map(const struct us_shared_memory *memory, void *local);
+void us_shared_unmap(void *local);
+
 /* launch.c */
 struct us_function;
 struct us_function *us_function_of(const void *host_function_or_handle); /* NULL when unknown */

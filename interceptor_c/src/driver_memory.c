@@ -130,6 +130,7 @@ struct allocation {
     int device;
     uint64_t bytes;
     int references; /* the handle itself and its mappings */
+    struct us_shared_memory *imported; /* NULL: allocated here, where it counts */
 };
 
 struct mapping {
@@ -161,6 +162,11 @@ static struct allocation *allocation_of(CUmemGenericAllocationHandle handle) {
 static void drop(struct allocation *allocation) {
     if (__atomic_sub_fetch(&allocation->references, 1, __ATOMIC_ACQ_REL))
         return;
+    if (allocation->imported) {
+        free(allocation->imported);
+        us_slab_give(&allocations, allocation);
+        return;
+    }
     struct us_record record = us_record_begin(US_API_FREE);
     us_device_charge(allocation->device, -(int64_t)allocation->bytes);
     record.b = allocation->bytes;
@@ -207,7 +213,7 @@ US_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t byte
     if (us_device_charge(device, (int64_t)bytes)) {
         allocation = us_slab_take(&allocations);
         if (allocation) {
-            *allocation = (struct allocation){ALLOCATION_MAGIC, device, bytes, 1};
+            *allocation = (struct allocation){ALLOCATION_MAGIC, device, bytes, 1, NULL};
             *handle = (uintptr_t)allocation;
             result = CUDA_SUCCESS;
         } else {
@@ -239,6 +245,11 @@ US_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
     struct mapping *mapping = malloc(sizeof *mapping);
     if (!mapping)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (allocation->imported &&
+        !us_shared_map(allocation->imported, (void *)(uintptr_t)pointer)) {
+        free(mapping);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     __atomic_add_fetch(&allocation->references, 1, __ATOMIC_ACQ_REL);
     us_lock_take(&mapping_lock);
     *mapping = (struct mapping){pointer, bytes, allocation, mappings};
@@ -266,6 +277,8 @@ US_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     while (removed) {
         struct mapping *next = removed->next;
         us_values_forget((void *)(uintptr_t)removed->start, removed->bytes);
+        if (removed->allocation->imported)
+            us_shared_unmap((void *)(uintptr_t)removed->start);
         drop(removed->allocation);
         free(removed);
         removed = next;
@@ -293,6 +306,54 @@ US_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *han
     us_lock_give(&mapping_lock);
     if (!allocation)
         return CUDA_ERROR_INVALID_VALUE;
+    *handle = (uintptr_t)allocation;
+    return CUDA_SUCCESS;
+}
+
+/* Only file descriptors, as PyTorch's expandable segments ask for first. */
+#define HANDLE_TYPE_POSIX_FILE_DESCRIPTOR 1
+
+US_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+                                                int type, unsigned long long flags) {
+    (void)flags;
+    struct allocation *allocation = allocation_of(handle);
+    if (!out || !allocation)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct mapping found = {0};
+    us_lock_take(&mapping_lock);
+    for (struct mapping *mapping = mappings; mapping && !found.bytes; mapping = mapping->next)
+        if (mapping->allocation == allocation)
+            found = *mapping;
+    us_lock_give(&mapping_lock);
+    if (!found.bytes)
+        return CUDA_ERROR_NOT_SUPPORTED; /* memory that is not mapped has no address here */
+    int file = us_shared_export((void *)(uintptr_t)found.start, allocation->bytes);
+    if (file < 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(out, &file, sizeof file);
+    return CUDA_SUCCESS;
+}
+
+US_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                                  void *os_handle, int type) {
+    struct us_shared_memory memory;
+    int device;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!us_shared_import((int)(intptr_t)os_handle, &memory, &device))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct us_shared_memory *imported = malloc(sizeof *imported);
+    struct allocation *allocation = imported ? us_slab_take(&allocations) : NULL;
+    if (!allocation) {
+        free(imported);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *imported = memory;
+    *allocation = (struct allocation){ALLOCATION_MAGIC, device, memory.bytes, 1, imported};
     *handle = (uintptr_t)allocation;
     return CUDA_SUCCESS;
 }

@@ -3,7 +3,9 @@
  * names the process that made it; opening it reserves addresses, and the memory stays counted where
  * it was allocated. What is known of shared memory's values stands in a memory file of the process
  * that allocated it: written whenever a handle is made, read whenever one is opened, which is when
- * PyTorch passes a tensor on.
+ * PyTorch passes a tensor on. What the receiver writes stays its own.
+ *
+ * Memory of cuMemCreate is shared by file descriptors instead: the file holds the handle.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -21,16 +23,6 @@
 /* Values of shared memory beyond this are left out and read as 0. */
 #define MAX_VALUE_BYTES (4ull << 20)
 
-struct handle { /* cudaIpcMemHandle_t and cudaIpcEventHandle_t are 64 bytes without a meaning */
-    uint32_t magic;
-    int32_t pid;
-    int32_t file; /* descriptor of the values in that process */
-    int32_t device; /* physical */
-    uint64_t start, bytes;
-    char reserved[32];
-};
-_Static_assert(sizeof(struct handle) == 64, "CUDA_IPC_HANDLE_SIZE");
-
 struct span {
     uint64_t start, bytes;
 };
@@ -41,7 +33,7 @@ struct value {
 };
 
 struct opened {
-    struct handle handle;
+    struct us_shared_memory handle;
     uint64_t local;
     int references;
 };
@@ -153,27 +145,32 @@ static void read_values(const struct opened *part) {
 
 /* Memory ---------------------------------------------------------------------------------------- */
 
-static cudaError_t get_memory_handle(struct handle *out, void *pointer) {
-    void *base;
-    size_t bytes;
-    if (!out || !us_allocation_of(pointer, &base, &bytes))
-        return cudaErrorInvalidValue;
-    struct span span = {(uintptr_t)base, bytes};
+/* From now on the values of this memory are among those that others can read. */
+static struct us_shared_memory share(uint64_t start, uint64_t bytes, int device) {
     us_lock_take(&lock);
     size_t at = 0;
-    while (at < shared_count && shared[at].start != span.start)
+    while (at < shared_count && shared[at].start != start)
         at++;
     if (at == shared_count && grow((void **)&shared, at, &shared_capacity, sizeof *shared))
         shared_count++;
     if (at < shared_count)
-        shared[at] = span;
-    *out = (struct handle){.magic = MEMORY_MAGIC,
-                           .pid = getpid(),
-                           .file = write_values(),
-                           .device = us_physical_device(us_pointer_device(base)),
-                           .start = span.start,
-                           .bytes = bytes};
+        shared[at] = (struct span){start, bytes};
+    struct us_shared_memory memory = {.magic = MEMORY_MAGIC,
+                                      .pid = getpid(),
+                                      .file = write_values(),
+                                      .device = us_physical_device(device),
+                                      .start = start,
+                                      .bytes = bytes};
     us_lock_give(&lock);
+    return memory;
+}
+
+static cudaError_t get_memory_handle(struct us_shared_memory *out, void *pointer) {
+    void *base;
+    size_t bytes;
+    if (!out || !us_allocation_of(pointer, &base, &bytes))
+        return cudaErrorInvalidValue;
+    *out = share((uintptr_t)base, bytes, us_pointer_device(base));
     return cudaSuccess;
 }
 
@@ -184,11 +181,11 @@ static int visible_device(int physical) {
     return -1;
 }
 
-static bool same_memory(const struct handle *a, const struct handle *b) {
+static bool same_memory(const struct us_shared_memory *a, const struct us_shared_memory *b) {
     return a->pid == b->pid && a->start == b->start && a->bytes == b->bytes;
 }
 
-static cudaError_t open_memory(void **out, struct handle handle) {
+static cudaError_t open_memory(void **out, struct us_shared_memory handle) {
     if (!out)
         return cudaErrorInvalidValue;
     int device = visible_device(handle.device);
@@ -239,9 +236,50 @@ static cudaError_t close_memory(void *pointer) {
     return error;
 }
 
+/* Memory of cuMemCreate ------------------------------------------------------------------------ */
+
+int us_shared_export(void *start, uint64_t bytes) {
+    struct us_shared_memory memory = share((uintptr_t)start, bytes, us_pointer_device(start));
+    int file = memfd_create("understudy-memory", MFD_CLOEXEC);
+    if (file >= 0 && pwrite(file, &memory, sizeof memory, 0) != (ssize_t)sizeof memory) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+bool us_shared_import(int file, struct us_shared_memory *memory, int *device) {
+    if (pread(file, memory, sizeof *memory, 0) != (ssize_t)sizeof *memory ||
+        memory->magic != MEMORY_MAGIC)
+        return false;
+    *device = visible_device(memory->device);
+    return *device >= 0;
+}
+
+bool us_shared_map(const struct us_shared_memory *memory, void *local) {
+    us_lock_take(&lock);
+    bool fits = grow((void **)&opened, opened_count, &opened_capacity, sizeof *opened);
+    if (fits) {
+        opened[opened_count++] = (struct opened){*memory, (uintptr_t)local, 1};
+        read_values(&opened[opened_count - 1]);
+    }
+    us_lock_give(&lock);
+    return fits;
+}
+
+void us_shared_unmap(void *local) {
+    us_lock_take(&lock);
+    size_t at = 0;
+    while (at < opened_count && opened[at].local != (uintptr_t)local)
+        at++;
+    if (at < opened_count)
+        opened[at] = opened[--opened_count];
+    us_lock_give(&lock);
+}
+
 /* Events: their work has ended, so only the values that it left have to travel. ------------------ */
 
-static cudaError_t get_event_handle(struct handle *out, cudaEvent_t event) {
+static cudaError_t get_event_handle(struct us_shared_memory *out, cudaEvent_t event) {
     unsigned flags;
     if (!out)
         return cudaErrorInvalidValue;
@@ -250,12 +288,12 @@ static cudaError_t get_event_handle(struct handle *out, cudaEvent_t event) {
     if (!(flags & cudaEventInterprocess))
         return cudaErrorInvalidResourceHandle;
     us_lock_take(&lock);
-    *out = (struct handle){.magic = EVENT_MAGIC_IPC, .pid = getpid(), .file = write_values()};
+    *out = (struct us_shared_memory){.magic = EVENT_MAGIC_IPC, .pid = getpid(), .file = write_values()};
     us_lock_give(&lock);
     return cudaSuccess;
 }
 
-static cudaError_t open_event(cudaEvent_t *out, struct handle handle) {
+static cudaError_t open_event(cudaEvent_t *out, struct us_shared_memory handle) {
     if (!out)
         return cudaErrorInvalidValue;
     if (handle.magic != EVENT_MAGIC_IPC || kill(handle.pid, 0))
@@ -273,11 +311,11 @@ static cudaError_t open_event(cudaEvent_t *out, struct handle handle) {
 
 /* Runtime and driver API ------------------------------------------------------------------------ */
 
-US_EXPORT cudaError_t cudaIpcGetMemHandle(struct handle *handle, void *pointer) {
+US_EXPORT cudaError_t cudaIpcGetMemHandle(struct us_shared_memory *handle, void *pointer) {
     return us_error(get_memory_handle(handle, pointer));
 }
 
-US_EXPORT cudaError_t cudaIpcOpenMemHandle(void **pointer, struct handle handle, unsigned flags) {
+US_EXPORT cudaError_t cudaIpcOpenMemHandle(void **pointer, struct us_shared_memory handle, unsigned flags) {
     (void)flags;
     return us_error(open_memory(pointer, handle));
 }
@@ -286,19 +324,19 @@ US_EXPORT cudaError_t cudaIpcCloseMemHandle(void *pointer) {
     return us_error(close_memory(pointer));
 }
 
-US_EXPORT cudaError_t cudaIpcGetEventHandle(struct handle *handle, cudaEvent_t event) {
+US_EXPORT cudaError_t cudaIpcGetEventHandle(struct us_shared_memory *handle, cudaEvent_t event) {
     return us_error(get_event_handle(handle, event));
 }
 
-US_EXPORT cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, struct handle handle) {
+US_EXPORT cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, struct us_shared_memory handle) {
     return us_error(open_event(event, handle));
 }
 
-US_EXPORT CUresult cuIpcGetMemHandle(struct handle *handle, CUdeviceptr pointer) {
+US_EXPORT CUresult cuIpcGetMemHandle(struct us_shared_memory *handle, CUdeviceptr pointer) {
     return get_memory_handle(handle, (void *)(uintptr_t)pointer);
 }
 
-US_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, struct handle handle,
+US_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, struct us_shared_memory handle,
                                          unsigned flags) {
     void *opened_at = NULL;
     (void)flags;
@@ -313,10 +351,10 @@ US_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     return close_memory((void *)(uintptr_t)pointer);
 }
 
-US_EXPORT CUresult cuIpcGetEventHandle(struct handle *handle, CUevent event) {
+US_EXPORT CUresult cuIpcGetEventHandle(struct us_shared_memory *handle, CUevent event) {
     return get_event_handle(handle, event);
 }
 
-US_EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct handle handle) {
+US_EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct us_shared_memory handle) {
     return open_event(event, handle);
 }

@@ -91,7 +91,11 @@ def main() -> None:
     forked = batches("fork", 2)
     next(forked)
     spawned = batches("spawn", 1)
-    echoes = [Echo("spawn"), Echo("forkserver")]
+    echoes = [Echo("spawn")]
+    # The other kind of memory that PyTorch shares: segments of the driver's virtual memory.
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    echoes.append(Echo("forkserver"))
+    del os.environ["PYTORCH_CUDA_ALLOC_CONF"]
     subprocess.run([sys.executable, "-c", ON_GPU], check=True)
     assert subprocess.run(["/bin/echo", "no Python"], capture_output=True, check=True).stdout
 
