@@ -63,6 +63,10 @@ def test_workers_producers_programs_and_threads(tmp_path: Path) -> None:
         [],
         *2 * [steps * [batch_bytes]],
     ]
+    reserved = [
+        child.records[child.records["api"] == Api.MALLOC]["a"].tolist() for child in children
+    ]
+    assert sorted(starts == [0] for starts in reserved) == [False, False, True]  # cuMemCreate
     assert sorted(int((child.records["api"] == Api.GEMM).sum()) for child in children) == [0, 0, 1]
 
 
