@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define US_KTAB_MAGIC "USKTAB01" /* 8 bytes, no NUL */
-#define US_KTAB_VERSION 1u
+#define US_KTAB_VERSION 2u
 
 struct us_ktab_header { /* 96 bytes */
     char magic[8];
@@ -26,7 +26,8 @@ struct us_ktab_header { /* 96 bytes */
     uint32_t entry_count;
     uint32_t parameter_count;
     uint64_t string_bytes;
-    char build_id[64]; /* hex GNU build id of the library it was read from, NUL padded */
+    char build_id[60]; /* hex GNU build id of the library it was read from, NUL padded */
+    uint32_t checksum; /* CRC-32 of all that follows; checked by Python when it reuses the file */
 };
 
 struct us_ktab_entry { /* 40 bytes */

@@ -50,12 +50,11 @@ static bool map_table(const char *path) {
     if (base == MAP_FAILED)
         return false;
     const struct us_ktab_header *header = base;
-    uint64_t expected = sizeof *header +
-                        (uint64_t)header->entry_count * sizeof(struct us_ktab_entry) +
-                        (uint64_t)header->parameter_count * sizeof(struct us_ktab_parameter) +
-                        header->string_bytes;
+    uint64_t fixed_bytes = sizeof *header +
+                           (uint64_t)header->entry_count * sizeof(struct us_ktab_entry) +
+                           (uint64_t)header->parameter_count * sizeof(struct us_ktab_parameter);
     if (memcmp(header->magic, US_KTAB_MAGIC, 8) || header->version != US_KTAB_VERSION ||
-        expected != bytes) {
+        fixed_bytes > bytes || header->string_bytes != bytes - fixed_bytes) {
         munmap(base, bytes);
         return false;
     }

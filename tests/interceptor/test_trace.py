@@ -207,7 +207,7 @@ def test_a_damaged_kernel_table_is_named_and_launches_are_recorded(
 ) -> None:
     done = scenario("bad_table", tmp_path)
     assert done.returncode == 0
-    assert f"{tmp_path}/k.ktab is not a kernel table of version 1" in done.stderr
+    assert f"{tmp_path}/k.ktab is not a kernel table of version 2" in done.stderr
     trace = read_trace(tmp_path / "trace")
     launch = trace.launches[int(trace.records[0]["definition"])]
     assert launch.arguments == b"" and launch.grid == (9, 1, 1)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.unit.trace_writer import TraceWriter
 from understudy.errors import UnderstudyError
@@ -95,27 +93,6 @@ def test_another_format_version_says_what_to_do(tmp_path: Path) -> None:
     path.write_bytes(raw)
     with pytest.raises(UnderstudyError, match="make setup"):
         read_trace(stem)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_damage_is_an_error_with_file_or_harmless(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    stem = written(tmp_path_factory.mktemp("trace"))
-    suffix = data.draw(st.sampled_from([".records", ".definitions"]))
-    path = stem.with_name(stem.name + suffix)
-    raw = bytearray(path.read_bytes())
-    if data.draw(st.booleans()):
-        raw = raw[: data.draw(st.integers(0, len(raw)))]
-    interesting = [*range(64), *range(fmt.HEADER_BYTES, len(raw))]
-    for _ in range(data.draw(st.integers(0, 4)) if len(raw) > fmt.HEADER_BYTES else 0):
-        raw[data.draw(st.sampled_from(interesting))] = data.draw(st.integers(0, 255))
-    path.write_bytes(raw)
-    try:
-        read_trace(stem)
-    except UnderstudyError as error:
-        assert str(tmp_path_factory.getbasetemp()) in str(error)
 
 
 def test_enumerations_equal_the_header() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.errors import UnderstudyError
@@ -135,55 +135,6 @@ def test_a_library_without_build_id_is_known_by_its_contents(
     made = ensure_kernel_table(path, 90, tmp_path)
     assert made is not None
     assert re.fullmatch(r"[0-9a-f]{40}-sm_90\.ktab", made.name)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_damage_of_fatbins_and_cubins_is_an_error_or_harmless(
-    small_section: bytes, data: st.DataObject
-) -> None:
-    raw = bytearray(small_section)
-    for _ in range(data.draw(st.integers(1, 6))):
-        # Headers are at the start; the compressed cubins fill the rest.
-        limit = data.draw(st.sampled_from([16, 200, len(raw)]))
-        raw[data.draw(st.integers(0, limit - 1))] = data.draw(st.integers(0, 255))
-    try:
-        list(section_fatbins(memoryview(raw), 90, "libdamaged.so"))
-    except UnderstudyError as error:
-        assert "libdamaged.so" in str(error)
-        assert "offset" in str(error)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_damage_inside_a_cubin_is_an_error_or_harmless(cubin: bytes, data: st.DataObject) -> None:
-    from understudy.traces.cubin import cubin_kernels
-
-    raw = bytearray(cubin)
-    for _ in range(data.draw(st.integers(1, 8))):
-        start = data.draw(st.sampled_from([0, len(raw) - 4096, len(raw) // 2]))
-        raw[start + data.draw(st.integers(0, 4095))] = data.draw(st.integers(0, 255))
-    try:
-        cubin_kernels(memoryview(raw), 90, "libdamaged.so")
-    except UnderstudyError as error:
-        assert "libdamaged.so" in str(error)
-
-
-@pytest.fixture(scope="module")
-def cubin(small_section: bytes) -> bytes:
-    from understudy.traces import cubin as module
-
-    found: list[bytes] = []
-    original = module.cubin_kernels
-
-    def keep(data: memoryview, arch: int, where: str) -> list[KernelInfo]:
-        found.append(bytes(data))
-        return original(data, arch, where)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "cubin_kernels", keep)
-        list(section_fatbins(memoryview(small_section), 90, "x"))
-    return found[0]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30))

@@ -34,10 +34,16 @@ _FLAG_ARCH_SPECIFIC = 0x100000
 #: A cubin larger than this is taken for damage (PyTorch's largest is about 100 MB).
 _MAX_CUBIN_BYTES = 1 << 31
 
+#: CUDA's limits ("CUDA C++ Programming Guide", Technical Specifications per Compute Capability).
+_MAX_REGISTERS = 255
+_MAX_PARAMETER_BYTES = 32764
+_MAX_STATIC_SHARED_BYTES = 48 << 10
+
 #: From compute capability 9.0 on, a kernel's shared memory section starts with what the system
 #: reserves per block (cudaDevAttrReservedSharedMemoryPerBlock); CUDA does not count it as static.
 _RESERVED_SHARED_BYTES = 1024
 
+_SHT_NULL = 0
 _SHT_SYMTAB = 2
 _SHT_NOTE = 7
 _SHT_NOBITS = 8
@@ -290,6 +296,12 @@ def _kernel(
             max_threads = math.prod(_TRIPLE.unpack_from(data, at))
     ordered = tuple(parameters[ordinal] for ordinal in sorted(parameters))
     parameter_bytes = max((offset + width for offset, width in ordered), default=0)
+    if set(parameters) != set(range(len(parameters))) or parameter_bytes > _MAX_PARAMETER_BYTES:
+        raise _damaged(where, base, f"impossible parameters of kernel {name}")
+    if registers > _MAX_REGISTERS or shared > _MAX_STATIC_SHARED_BYTES:
+        raise _damaged(
+            where, base, f"kernel {name} with {registers} registers and {shared} shared bytes"
+        )
     return KernelInfo(name, registers, shared, max_threads, parameter_bytes, ordered)
 
 
@@ -297,9 +309,12 @@ def cubin_kernels(data: memoryview, arch: int, where: str) -> list[KernelInfo]:
     """The kernels of a cubin of architecture `arch` (90 = sm_90), in the order of its sections."""
     reserved = _RESERVED_SHARED_BYTES if arch >= 90 else 0
     table, names = _sections(data, where)
-    if len(table) == 0:
-        return []
+    # The first section, and no other, is empty; one is that of the names.
+    own_name = names.find(b".shstrtab\0")
+    if np.flatnonzero(table["type"] == _SHT_NULL).tolist() != [0] or own_name not in table["name"]:
+        raise _damaged(where, 0, "cubin without a table of sections")
     infos: list[tuple[str, int, int]] = []
+    functions: set[str] = set()
     shared: dict[str, int] = {}
     global_info: tuple[int, int] | None = None
     symbols: tuple[int, int, int] | None = None
@@ -313,6 +328,8 @@ def cubin_kernels(data: memoryview, arch: int, where: str) -> list[KernelInfo]:
     ):
         if kind == _SHT_SYMTAB:
             symbols = (offset, size, link)
+        elif names.startswith(b".text.", name_at):
+            functions.add(_string(names, name_at, where)[6:])
         elif names.startswith(b".nv.info", name_at):
             name = _string(names, name_at, where)
             if name == ".nv.info":
@@ -321,20 +338,26 @@ def cubin_kernels(data: memoryview, arch: int, where: str) -> list[KernelInfo]:
                 infos.append((name[9:], offset, size))
         elif names.startswith(b".nv.shared.", name_at):
             shared[_string(names, name_at, where)[11:]] = max(size - reserved, 0)
-    if global_info is None or symbols is None or not infos:
+    if functions != {name for name, _, _ in infos}:
+        raise _damaged(where, 0, "cubin whose functions and their attributes do not agree")
+    if not infos:  # an object that only has variables
         return []
+    if global_info is None or symbols is None:
+        raise _damaged(where, 0, "cubin without attributes or symbols")
     registers = _register_counts(data, table, symbols, global_info, where)
+    missing = functions - registers.keys()
+    if missing:
+        raise _damaged(where, global_info[0], f"no register count of {min(missing)}")
     return [
         _kernel(
             name,
             bytes(data[offset : offset + size]),
-            registers.get(name, 0),
+            registers[name],
             shared.get(name, 0),
             where,
             offset,
         )
         for name, offset, size in infos
-        if name in registers
     ]
 
 
@@ -398,6 +421,8 @@ def section_fatbins(
         position = (end + 7) // 8 * 8
         if progress:
             progress(min(position, len(data)), len(data))
+    if index == 0 or bytes(data[position:]).strip(b"\0"):
+        raise _damaged(where, position, "no fatbin where the section ends")
 
 
 @dataclass(frozen=True)

@@ -550,6 +550,7 @@ DEFINITION_OF_API = {
     Api.COMMUNICATOR_FINALIZE: COMMUNICATOR,
     Api.COMMUNICATOR_ABORT: COMMUNICATOR,
     Api.UNSUPPORTED: TEXT,
+    Api.ANNOTATION: TEXT,
 }
 
 
@@ -559,6 +560,9 @@ def _definitions(path: Path) -> dict[int, dict]:
     for offset, kind, identifier, payload in _entries(path, data.tobytes(), int(header["entries"])):
         if kind not in _PARSERS:
             raise _damaged(path, offset, f"definition of unknown kind {kind}")
+        # Streams carry CUDA's numbers; all else is counted from 1 in the order of the file.
+        if kind != STREAM and identifier != len(found[kind]) + 1:
+            raise _damaged(path, offset, f"definition {identifier} after {len(found[kind])} others")
         try:
             found[kind][identifier] = _PARSERS[kind](identifier, payload)
         except struct.error as error:

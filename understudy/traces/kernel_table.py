@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from understudy.errors import UnderstudyError
 from understudy.traces.cubin import KernelInfo, Library, open_library, section_fatbins
 
 MAGIC = b"USKTAB01"
-VERSION = 1
+VERSION = 2
 
 HEADER = np.dtype(
     [
@@ -31,7 +32,8 @@ HEADER = np.dtype(
         ("entry_count", "<u4"),
         ("parameter_count", "<u4"),
         ("string_bytes", "<u8"),
-        ("build_id", "S64"),
+        ("build_id", "S60"),
+        ("checksum", "<u4"),
     ]
 )
 
@@ -110,6 +112,8 @@ def table_bytes(kernels: Iterable[KernelInfo], build_id: str, compute_capability
         )
         parameters.extend(kernel.parameters)
         name_offset += len(names[i])
+    blob = b"".join(names[i] for i in order)
+    body = b"".join((entries.tobytes(), np.array(parameters, PARAMETER).tobytes(), blob))
     header = np.array(
         [
             (
@@ -119,15 +123,33 @@ def table_bytes(kernels: Iterable[KernelInfo], build_id: str, compute_capability
                 len(names),
                 len(parameters),
                 name_offset,
-                build_id.encode()[:63],
+                build_id.encode()[:59],
+                zlib.crc32(body),
             )
         ],
         HEADER,
     )
-    blob = b"".join(names[i] for i in order)
-    return b"".join(
-        (header.tobytes(), entries.tobytes(), np.array(parameters, PARAMETER).tobytes(), blob)
+    return header.tobytes() + body
+
+
+def _is_whole(path: Path, build_id: str, compute_capability: int) -> bool:
+    """Whether a table is there, of this format, library and device, with all its bytes intact."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    if len(raw) < HEADER.itemsize:
+        return False
+    header = np.frombuffer(raw, HEADER, 1)[0]
+    body = memoryview(raw)[HEADER.itemsize :]
+    wanted = (MAGIC, VERSION, compute_capability, build_id.encode()[:59], zlib.crc32(body))
+    found = (header[n] for n in ("magic", "version", "compute_capability", "build_id", "checksum"))
+    body_bytes = (
+        int(header["entry_count"]) * ENTRY.itemsize
+        + int(header["parameter_count"]) * PARAMETER.itemsize
+        + int(header["string_bytes"])
     )
+    return tuple(found) == wanted and len(body) == body_bytes
 
 
 def _identity(library: Library) -> str:
@@ -143,7 +165,7 @@ def _identity(library: Library) -> str:
 def ensure_kernel_table(
     library_path: Path, compute_capability: int, cache: Path, progress: Progress | None = None
 ) -> Path | None:
-    """The .ktab of a library in folder `cache`, made when it is not there yet.
+    """The .ktab of a library in folder `cache`, made when it is not there yet or damaged.
 
     Returns None when the library has no device code that `compute_capability` (90 = 9.0) runs: its
     kernels cannot be launched there. Raises UnderstudyError when the library is damaged.
@@ -153,7 +175,7 @@ def ensure_kernel_table(
         return None
     identity = _identity(library)
     path = cache / f"{identity}-sm_{compute_capability}.ktab"
-    if path.is_file():
+    if _is_whole(path, identity, compute_capability):
         return path
 
     def report(done: int, total: int) -> None:
