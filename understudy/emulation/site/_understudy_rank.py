@@ -443,21 +443,24 @@ def _patch_graphs(module, rank):
     graph.replay = _like(replay_and_note, replay)
 
 
+def _asked_by_script(kind, name, rank):
+    """Marks the queries that the script makes itself by this method; PyTorch's allocator and NCCL's
+    watchdog make others (see stream.c)."""
+    query = getattr(kind, name)
+
+    def wrapper(self):
+        rank.library.understudy_polling(1)
+        try:
+            return query(self)
+        finally:
+            rank.library.understudy_polling(0)
+
+    setattr(kind, name, _like(wrapper, query))
+
+
 def _patch_streams(module, rank):
-    """Queries that the script makes itself; PyTorch's allocator makes others (see stream.c)."""
-
-    def asked_by_script(query):
-        def wrapper(self):
-            rank.library.understudy_polling(1)
-            try:
-                return query(self)
-            finally:
-                rank.library.understudy_polling(0)
-
-        return _like(wrapper, query)
-
     for kind in (module.Stream, module.Event):
-        kind.query = asked_by_script(kind.query)
+        _asked_by_script(kind, "query", rank)
 
 
 def _patch_distributed(module, rank):
@@ -525,6 +528,7 @@ def _patch_distributed(module, rank):
 
         return _like(wrapper, exchange)
 
+    _asked_by_script(module.Work, "is_completed", rank)
     module.init_process_group = with_gloo(init_process_group, 0)
     module.new_group = with_gloo(new_group, 2)
     module.get_backend = _like(get_backend_as_asked, get_backend)
