@@ -156,12 +156,13 @@ def test_a_marker_that_never_ends_a_range(tmp_path: Path) -> None:
     assert "batch 0, part" in str(e.value)
 
 
-def test_an_inference_script_with_fewer_iterations_than_asked(tmp_path: Path) -> None:
+def test_profiled_inference_with_fewer_iterations_than_asked(tmp_path: Path) -> None:
     text = """
         import torch
         model = torch.nn.Linear(64, 64).cuda()
-        for _ in range(5):
-            model(torch.randn(8, 64, device="cuda")).cpu()
+        with torch.profiler.profile():
+            for _ in range(5):
+                model(torch.randn(8, 64, device="cuda")).cpu()
     """
     result = emulated(tmp_path, text, warmup=2, iterations=10)
     assert found(result) == ("module calls", [4], [3])

@@ -112,6 +112,7 @@ class _Rank:
         fcntl.lockf(self.alive, fcntl.LOCK_EX)
         self.slot = None
         self.module_hook = None
+        self.compiles = False
         self.callback = ctypes.CFUNCTYPE(None)(self.marker_ended)
         if self.marker is not None:
             self.library.understudy_on_marker(self.marker.encode(), self.callback)
@@ -346,7 +347,7 @@ def _patch_modules(module, rank):
     """
 
     def arm():
-        if not rank.steps.steps and "torch._dynamo.convert_frame" not in sys.modules:
+        if not rank.steps.steps and not rank.compiles:
             rank.module_hook = module.register_module_forward_pre_hook(begins)
 
     def begins(called, _args):
@@ -364,9 +365,17 @@ def _patch_modules(module, rank):
     arm()
 
 
-def _patch_dynamo(_module, rank):
-    if rank.module_hook is not None:
-        rank.module_hook.remove()
+def _patch_dynamo(module, rank):
+    """A script that compiles something; importing Dynamo, as the profiler does, is not enough."""
+    initialize = module.OptimizeContext.__init__
+
+    def initialize_without_hook(self, *args, **kwargs):
+        rank.compiles = True
+        if rank.module_hook is not None:
+            rank.module_hook.remove()
+        initialize(self, *args, **kwargs)
+
+    module.OptimizeContext.__init__ = _like(initialize_without_hook, initialize)
 
 
 def _marker_pattern(marker):
@@ -569,7 +578,7 @@ _PATCHES = {
     "torch.autograd.profiler": _patch_profiler,
     "torch.cuda.graphs": _patch_graphs,
     "torch.cuda.streams": _patch_streams,
-    "torch._dynamo.convert_frame": _patch_dynamo,
+    "torch._dynamo.eval_frame": _patch_dynamo,
     "torch.distributed.distributed_c10d": _patch_distributed,
 }
 
