@@ -1,13 +1,9 @@
-"""The replay engine: one case per rule, computed by hand, then random jobs against an oracle.
-
-Rules are cited from NVIDIA's documentation: "CUDA" is the CUDA C++ programming guide and runtime
-API reference, "NCCL" the NCCL user guide.
-"""
+"""Laws of the replay, on random jobs: an oracle, monotony, streams in order, no order of work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, SupportsIndex
 
@@ -16,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.replay_worlds import Op, kernel, program
 from understudy.errors import UnderstudyError
 from understudy.simulation import engine, reference
 from understudy.simulation.world import (
@@ -27,7 +24,6 @@ from understudy.simulation.world import (
     STREAM_WAIT,
     Part,
     Placement,
-    Program,
     Timeline,
     World,
 )
@@ -45,277 +41,6 @@ def replay(job: World) -> list[Timeline]:
     timelines = engine.replay(job)
     assert same(timelines, expected)
     return timelines
-
-
-@dataclass
-class Op:
-    """One op of a test program; latency 0 and cost 0 unless given."""
-
-    kind: int
-    stream: int = -1
-    duration: int = 0
-    gap: int = 0
-    depends_on: int = NONE
-    cost: int = 0
-    latency: int = 0
-    parts: tuple[Part, ...] = field(default=())
-
-
-def kernel(
-    stream: int,
-    duration: int,
-    gap: int = 0,
-    depends_on: int = NONE,
-    cost: int = 0,
-    latency: int = 0,
-) -> Op:
-    return Op(DEVICE, stream, duration, gap, depends_on, cost, latency)
-
-
-def all_reduce(
-    stream: int, sequence: int, duration: int, communicator: int = 0, gap: int = 0
-) -> Op:
-    part = Part("all_reduce", communicator, -1, sequence, 0)
-    return Op(JOIN, stream, duration, gap, parts=(part,))
-
-
-def pair(stream: int, duration: int, *calls: tuple[str, int], sequence: int = 0) -> Op:
-    parts = tuple(Part(kind, 0, peer, sequence, 0) for kind, peer in calls)
-    return Op(JOIN, stream, duration, parts=parts)
-
-
-def program(ops: Sequence[Op]) -> Program:
-    likes = [(p.communicator, p.peer, p.kind if p.peer >= 0 else "") for o in ops for p in o.parts]
-    return Program(
-        kind=np.array([o.kind for o in ops], np.int64),
-        stream=np.array([o.stream for o in ops], np.int64),
-        depends_on=np.array([o.depends_on for o in ops], np.int64),
-        gap_ns=np.array([o.gap for o in ops], np.int64),
-        cost_ns=np.array([o.cost for o in ops], np.int64),
-        latency_ns=np.array([o.latency for o in ops], np.int64),
-        duration_ns=np.array([o.duration for o in ops], np.int64),
-        parts={
-            i: tuple(
-                replace(
-                    p,
-                    calls=likes.count((p.communicator, p.peer, p.kind if p.peer >= 0 else "")),
-                )
-                for p in o.parts
-            )
-            for i, o in enumerate(ops)
-            if o.parts
-        },
-    )
-
-
-def world(*ranks: Sequence[Op], **other: int) -> World:
-    """Ranks on one node, all in communicator 0."""
-    placements = [Placement(i, {0: 0}) for i in range(len(ranks))]
-    return World([program(r) for r in ranks], placements, {0: list(range(len(ranks)))}, **other)
-
-
-def times(*ranks: Sequence[Op], **other: int) -> list[list[tuple[int, int]]]:
-    """(start, end) of every op of every rank, through all repetitions."""
-    return [
-        list(zip(t.start_ns.ravel().tolist(), t.end_ns.ravel().tolist(), strict=True))
-        for t in replay(world(*ranks, **other))
-    ]
-
-
-# --- one rank ----------------------------------------------------------------------------------
-
-
-def test_stream_runs_its_ops_in_order_one_at_a_time() -> None:
-    """CUDA, "Streams": a stream is a sequence of commands that execute in order."""
-    assert times([kernel(0, 10), kernel(0, 5), kernel(1, 7)]) == [[(0, 10), (10, 15), (0, 7)]]
-
-
-def test_kernel_starts_after_gap_driver_and_launch_latency() -> None:
-    """CUDA, "Asynchronous Concurrent Execution": a launch returns before its kernel runs."""
-    ops = [kernel(0, 10, gap=3, cost=4, latency=20), kernel(1, 10, gap=3, cost=4, latency=20)]
-    # Called at 3, driver until 7; called at 10.
-    assert times(ops) == [[(23, 33), (30, 40)]]
-
-
-def test_host_op_takes_only_host_time() -> None:
-    assert times([Op(HOST, gap=100), kernel(0, 1)]) == [[(100, 100), (100, 101)]]
-
-
-def test_stream_wait_holds_the_stream_and_not_the_host() -> None:
-    """CUDA, cudaStreamWaitEvent: later work of the stream waits; the call returns at once."""
-    ops = [kernel(0, 50), Op(STREAM_WAIT, 1, depends_on=0), kernel(1, 5), kernel(2, 5, gap=1)]
-    assert times(ops) == [[(0, 50), (0, 50), (50, 55), (1, 6)]]
-
-
-def test_wait_refers_to_the_record_before_it() -> None:
-    """CUDA, cudaEventRecord: a later record does not change what an earlier wait waits for."""
-    ops = [
-        kernel(0, 10),
-        Op(STREAM_WAIT, 1, depends_on=0),  # the event, recorded after op 0
-        kernel(0, 100),  # recorded again after this one
-        kernel(1, 1),
-        Op(STREAM_WAIT, 1, depends_on=2),
-        kernel(1, 1),
-    ]
-    assert times(ops)[0][3:] == [(10, 11), (11, 110), (110, 111)]
-
-
-def test_event_never_recorded_is_no_wait() -> None:
-    """CUDA, cudaStreamWaitEvent: no effect when cudaEventRecord was not called before."""
-    assert times([Op(STREAM_WAIT, 1), kernel(1, 3)]) == [[(0, 0), (0, 3)]]
-
-
-def test_host_wait_blocks_the_host_until_the_op_has_ended() -> None:
-    """CUDA, cudaEventSynchronize."""
-    ops = [kernel(0, 50), kernel(0, 50), Op(HOST_WAIT, depends_on=0, gap=5), kernel(1, 1, gap=2)]
-    assert times(ops)[0][2:] == [(5, 50), (52, 53)]
-
-
-def test_host_wait_without_dependency_waits_for_its_stream_or_for_all() -> None:
-    """CUDA, cudaStreamSynchronize and cudaDeviceSynchronize."""
-    ops = [kernel(0, 50), kernel(1, 80), Op(HOST_WAIT, 0), kernel(2, 1), Op(HOST_WAIT)]
-    assert times(ops)[0][2:] == [(0, 50), (50, 51), (50, 80)]
-
-
-def test_host_waits_for_room_in_a_full_stream() -> None:
-    """About 1000 launches can be pending on a stream (forums.developer.nvidia.com topic 68937)."""
-    ops = [kernel(0, 10) for _ in range(4)] + [kernel(1, 1)]
-    # With two places the third launch waits for the first kernel, the fourth for the second.
-    assert times(ops, queue_depth=2)[0][4] == (20, 21)
-    assert times(ops, queue_depth=4)[0][4] == (0, 1)
-
-
-def test_repetitions_follow_each_other_and_reach_back() -> None:
-    """-1 is the last op of the repetition before; before the first one there is none."""
-    ops = [Op(STREAM_WAIT, 0, depends_on=-1), kernel(0, 1, gap=2), kernel(1, 10)]
-    assert times(ops, repetitions=2) == [[(0, 0), (2, 3), (2, 12), (3, 12), (12, 13), (12, 22)]]
-
-
-@pytest.mark.parametrize(
-    ("op", "message"),
-    [
-        (kernel(-1, 1), "no stream"),
-        (Op(STREAM_WAIT, 0, depends_on=0), "not before it"),
-        (Op(HOST_WAIT, depends_on=-2), "not before it"),
-        (kernel(0, 1, depends_on=-1), "is no wait"),
-        (Op(JOIN, 0, 1), "without collective parts"),
-    ],
-)
-def test_program_that_cannot_be_replayed_is_an_error(op: Op, message: str) -> None:
-    with pytest.raises(UnderstudyError, match=message):
-        times([op])
-
-
-# --- several ranks -----------------------------------------------------------------------------
-
-
-def test_collective_starts_on_arrival_and_ends_together() -> None:
-    """NCCL, "Collective Operations": all ranks must call; the kernel of an early one waits."""
-    one, two = [all_reduce(0, 0, 10)], [kernel(0, 30), all_reduce(0, 0, 10)]
-    assert times(one, two) == [[(0, 40)], [(0, 30), (30, 40)]]
-
-
-def test_collective_holds_its_stream_and_no_other() -> None:
-    one = [all_reduce(0, 0, 10), kernel(0, 1), kernel(1, 1)]
-    two = [all_reduce(0, 0, 10, gap=30)]
-    assert times(one, two)[0] == [(0, 40), (40, 41), (0, 1)]
-
-
-def test_collective_lasts_as_long_as_its_longest_member_says() -> None:
-    assert times([all_reduce(0, 0, 10)], [all_reduce(0, 0, 12)]) == [[(0, 12)], [(0, 12)]]
-
-
-def test_collectives_match_by_order_on_the_communicator_over_repetitions() -> None:
-    one, two = [all_reduce(0, 0, 10, gap=5)], [all_reduce(0, 0, 10, gap=20)]
-    assert times(one, two, repetitions=2) == [
-        [(5, 30), (30, 50)],
-        [(20, 30), (40, 50)],
-    ]
-
-
-def test_send_and_receive_wait_for_each_other() -> None:
-    """NCCL, "Point-to-point": a send completes with the matching receive."""
-    one = [pair(0, 10, ("send", 1)), kernel(0, 1)]
-    two = [kernel(0, 25), pair(0, 10, ("recv", 0))]
-    assert times(one, two) == [[(0, 35), (35, 36)], [(0, 25), (25, 35)]]
-
-
-def test_grouped_sends_and_receives_start_once_and_end_with_the_last() -> None:
-    """NCCL, "Group calls": calls of a group progress together; a ring does not deadlock."""
-    ring = [
-        [kernel(0, 10 * r), pair(0, 5, ("send", (r + 1) % 3), ("recv", (r - 1) % 3))]
-        for r in range(3)
-    ]
-    assert [t[1] for t in times(*ring)] == [(0, 25), (10, 25), (20, 25)]
-
-
-def test_send_to_oneself_ends_by_itself() -> None:
-    """NCCL, all-to-all by sends and receives: a rank also sends to itself."""
-    assert times([pair(0, 7, ("send", 0), ("recv", 0))]) == [[(0, 7)]]
-
-
-def four_ranks_on_two_nodes(cards: Sequence[int]) -> World:
-    """Ranks 0, 1 on node 0 and 2, 3 on node 1; 0 sends to 2 at time 3 and 1 to 3 at time 0."""
-    ops = [
-        [pair(0, 10, ("send", 2))],
-        [pair(0, 10, ("send", 3))],
-        [kernel(0, 3), pair(0, 10, ("recv", 0))],
-        [pair(0, 10, ("recv", 1))],
-    ]
-    placements = [Placement(r, {0: 0}, node=r // 2, network_card=cards[r]) for r in range(4)]
-    return World([program(o) for o in ops], placements, {0: [0, 1, 2, 3]})
-
-
-def test_network_card_serves_one_join_after_the_other() -> None:
-    ends = [int(t.end_ns.max()) for t in replay(four_ranks_on_two_nodes([0, 0, 1, 1]))]
-    assert ends == [20, 10, 20, 10]
-
-
-def test_own_network_cards_do_not_interfere() -> None:
-    ends = [int(t.end_ns.max()) for t in replay(four_ranks_on_two_nodes([0, 1, 2, 3]))]
-    assert ends == [13, 10, 13, 10]
-
-
-# --- deadlocks ---------------------------------------------------------------------------------
-
-
-def two_communicators(one: Sequence[Op], two: Sequence[Op]) -> World:
-    placements = [Placement(r, {0: 0, 1: 1}) for r in range(2)]
-    return World([program(one), program(two)], placements, {0: [0, 1], 1: [0, 1]})
-
-
-def test_swapped_collectives_are_a_cycle() -> None:
-    """NCCL, "Using multiple NCCL communicators concurrently": different orders deadlock."""
-    one = [all_reduce(0, 0, 1), all_reduce(0, 0, 1, communicator=1)]
-    two = [all_reduce(0, 0, 1, communicator=1), all_reduce(0, 0, 1)]
-    with pytest.raises(UnderstudyError) as caught:
-        replay(two_communicators(one, two))
-    message = str(caught.value)
-    assert "rank 0 stream 0 at op 0 (repetition 0) is in all_reduce 0 of communicator 0" in message
-    assert "1 of 2 arrived, missing ranks 1" in message
-    assert "a cycle through rank 0 stream 0" in message
-
-
-def test_collective_after_the_end_of_a_rank_names_that_rank() -> None:
-    with pytest.raises(UnderstudyError, match="the program of rank 1 has ended"):
-        times([all_reduce(0, 0, 1)], [kernel(0, 1)])
-
-
-def test_host_that_waits_for_a_collective_its_peer_never_reaches() -> None:
-    one = [all_reduce(0, 0, 1), Op(HOST_WAIT, depends_on=0), all_reduce(1, 0, 1, communicator=1)]
-    two = [all_reduce(0, 0, 1, communicator=1), Op(HOST_WAIT, depends_on=0), all_reduce(1, 0, 1)]
-    with pytest.raises(UnderstudyError, match=r"rank 0 host at op 1 .* waits for op 0"):
-        replay(two_communicators(one, two))
-
-
-def test_full_stream_behind_a_collective_is_reported() -> None:
-    one = [all_reduce(0, 0, 1), kernel(0, 1), all_reduce(1, 0, 1, communicator=1)]
-    two = [all_reduce(1, 0, 1, communicator=1), Op(HOST_WAIT, depends_on=0), all_reduce(0, 0, 1)]
-    with pytest.raises(UnderstudyError, match=r"rank 0 host at op 1 .* room in stream 0"):
-        replay(replace(two_communicators(one, two), queue_depth=1))
-
-
-# --- random jobs -------------------------------------------------------------------------------
 
 
 def relaxed(job: World) -> list[Timeline] | None:
@@ -514,7 +239,7 @@ def same(one: Sequence[Timeline], two: Sequence[Timeline]) -> bool:
     )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_engine_agrees_with_the_oracle_on_times_and_deadlocks(job: World) -> None:
     expected = relaxed(job)
@@ -525,7 +250,7 @@ def test_engine_agrees_with_the_oracle_on_times_and_deadlocks(job: World) -> Non
         assert same(replay(job), expected)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.data())
 def test_longer_ops_end_nothing_earlier(job: World, data: st.DataObject) -> None:
     before = replayed(job)
@@ -542,7 +267,7 @@ def test_longer_ops_end_nothing_earlier(job: World, data: st.DataObject) -> None
         assert (b.start_ns >= a.start_ns).all() and (b.end_ns >= a.end_ns).all()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_streams_never_overlap_and_joins_end_together(job: World) -> None:
     timelines = replayed(job)
@@ -578,7 +303,7 @@ class AnyOrder(list[Any]):
         return super().pop(self.random.randrange(len(self)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.lists(st.integers(0, 1), min_size=3, max_size=3), st.data())
 def test_network_cards_do_not_depend_on_the_order_of_work(
     job: World, nodes: list[int], data: st.DataObject

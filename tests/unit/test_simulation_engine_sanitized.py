@@ -1,4 +1,4 @@
-"""The replay engine's own tests once more, with its C code under AddressSanitizer and UBSan."""
+"""The replay engine's tests once more, with its C code under AddressSanitizer and UBSan."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from pathlib import Path
 from understudy.home import REPOSITORY
 
 SOURCE = REPOSITORY / "understudy" / "simulation" / "native" / "replay.c"
-TESTS = Path(__file__).with_name("test_simulation_engine.py")
+TESTS = [
+    str(Path(__file__).with_name(f"test_simulation_{name}.py"))
+    for name in ("rules", "errors", "random")
+]
 RUN = """
 import sys
 from pathlib import Path
 import pytest
 from understudy.simulation import engine
 engine.LIBRARY = Path(sys.argv[1])
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", sys.argv[2]]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[2:]]))
 """
 
 
@@ -32,7 +35,7 @@ def test_replay_under_sanitizers(tmp_path: Path) -> None:
     # Python leaks by design what it keeps until its end.
     env = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(library), str(TESTS)],
+        [sys.executable, "-c", RUN, str(library), *TESTS],
         cwd=REPOSITORY,
         env=env,
         capture_output=True,

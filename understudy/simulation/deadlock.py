@@ -13,12 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from understudy.simulation.channels import JoinKey, join_keys, members_of
 from understudy.simulation.world import HOST_WAIT, JOIN, NONE, ON_STREAM, Part, Program, World
 
 _HOST = -1
 
-#: (communicator, source, destination, sequence); source and destination are -1 in collectives.
-JoinKey = tuple[int, int, int, int]
 #: A rank, and its host or one of its streams.
 _Node = tuple[int, int]
 
@@ -29,25 +28,6 @@ class Stuck:
 
     called: Sequence[int]  #: ops of the host, over all repetitions
     ended: Sequence[Sequence[int]]  #: ops of each stream, over all repetitions
-
-
-def join_keys(world: World, rank: int, position: int) -> list[tuple[JoinKey, tuple[int, ...]]]:
-    """Key and members of each part of the join at `position`, counted over all repetitions."""
-    placement = world.placements[rank]
-    program = world.programs[placement.program]
-    repetition, op = divmod(position, len(program.kind))
-    keys = []
-    for part in program.parts[op]:
-        communicator = placement.communicators[part.communicator]
-        members = tuple(world.members[communicator])
-        sequence = part.sequence + repetition * part.calls
-        if part.peer < 0:
-            keys.append(((communicator, -1, -1, sequence), members))
-            continue
-        ends = (rank, members[part.peer])
-        source, destination = ends if part.kind == "send" else ends[::-1]
-        keys.append(((communicator, source, destination, sequence), (source, destination)))
-    return keys
 
 
 def describe_deadlock(world: World, stuck: Stuck) -> str:
@@ -104,7 +84,7 @@ class _Rank:
     def streams(self) -> dict[int, tuple[list[int], int]]:
         """Positions of the pending ops of each stream, and the position of its last called op
         (-1: none); by stream number."""
-        repetition, op = divmod(self.position, self.length)
+        repetition, op = divmod(self.position, max(self.length, 1))
         result = {}
         for (number, ops), ended in zip(self._stream_ops.items(), self._ended, strict=True):
             called = repetition * len(ops) + int(np.searchsorted(ops, op))
@@ -162,7 +142,7 @@ class _Rank:
                 position = sequence // part.calls * self.length + op
                 if sequence % part.calls != part.sequence or position >= self.total:
                     continue
-                if key in (k for k, _ in join_keys(self.world, self.rank, position)):
+                if key in join_keys(self.world, self.rank, position):
                     return position
         return None
 
@@ -184,8 +164,9 @@ def _wait(ranks: Sequence[_Rank], number: int, queue: int) -> tuple[str, _Node |
     if kind != JOIN:
         raise AssertionError(f"rank {number} waits for nothing at op {position}")
     parts: Sequence[Part] = rank.program.parts[position % rank.length]
-    for part, (key, members) in zip(parts, join_keys(rank.world, number, position), strict=True):
-        calls = {m: ranks[m].call_of(key) for m in sorted(set(members))}
+    for part, key in zip(parts, join_keys(rank.world, number, position), strict=True):
+        members = sorted(set(members_of(rank.world, key[:3])))
+        calls = {member: ranks[member].call_of(key) for member in members}
         missing = [m for m, at in calls.items() if at is None or not ranks[m].has_arrived(at)]
         if not missing:
             continue

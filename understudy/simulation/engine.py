@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from understudy.errors import UnderstudyError
+from understudy.simulation.channels import calls_of, cards_of, channel_of, members_of
 from understudy.simulation.deadlock import Stuck, describe_deadlock
 from understudy.simulation.world import (
-    Placement,
     Point,
     Program,
     Timeline,
@@ -39,11 +39,6 @@ LIBRARY = Path(__file__).resolve().parent / "native" / "build" / "libreplay.so"
 
 _DONE, _DEADLOCK = range(2)
 _MAX_STREAMS = 2**15
-
-#: (communicator, source, destination) of the job; the latter two are -1 for collectives.
-Channel = tuple[int, int, int]
-#: The same as the rank's program has it: (communicator, peer, kind).
-LocalChannel = tuple[int, int, str]
 
 
 class _Structure(ctypes.Structure):
@@ -111,24 +106,15 @@ class _Program:
             raise UnderstudyError(
                 f"a program has {self.stream_count} streams; the engine takes {_MAX_STREAMS}"
             )
-        joins = sorted(program.parts)
-        flat = [part for op in joins for part in program.parts[op]]
-        number: dict[LocalChannel, int] = {}
-        channel = [
-            number.setdefault((p.communicator, p.peer, p.kind if p.peer >= 0 else ""), len(number))
-            for p in flat
-        ]
-        self.channels = list(number)
-        counts = [len(program.parts[op]) for op in joins]
-        parts = np.zeros(len(flat), _PART)
-        parts["channel"] = channel
-        parts["sequence"] = [p.sequence for p in flat]
-        parts["calls"] = [p.calls for p in flat]
-        parts["host"] = [is_host_join(p) for p in flat]
-        first_part = _starts(counts).astype(np.int32)
-        parts["last"][first_part[1:] - 1] = True
-        _check_sequences(parts, self.channels)
-        self.first_part, self.parts = first_part, parts
+        calls = calls_of(program)
+        self.channels = calls.channels
+        self.first_part = calls.first_part.astype(np.int32)
+        self.parts = np.zeros(len(calls.parts), _PART)
+        self.parts["channel"] = calls.channel
+        self.parts["sequence"] = calls.sequence
+        self.parts["calls"] = np.bincount(calls.channel, minlength=1)[calls.channel]
+        self.parts["host"] = [is_host_join(part) for part in calls.parts]
+        self.parts["last"][self.first_part[1:] - 1] = True
         self.columns = {
             name: np.ascontiguousarray(getattr(program, name), np.int64)
             for name in ("kind", "depends_on", "gap_ns", "cost_ns", "latency_ns")
@@ -154,23 +140,6 @@ def _numbered(stream: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     return np.where(stream < 0, -1, np.searchsorted(numbers, stream)), len(numbers)
 
 
-def _check_sequences(parts: NDArray, channels: Sequence[LocalChannel]) -> None:
-    """The calls on a channel are numbered 0, 1, ... `calls` - 1."""
-    counts = np.bincount(parts["channel"], minlength=len(channels))
-    order = np.lexsort((parts["sequence"], parts["channel"]))
-    expected = np.arange(len(parts)) - np.repeat(_starts(counts)[:-1], counts)
-    wrong = (parts["sequence"][order] != expected) | (parts["calls"] != counts[parts["channel"]])[
-        order
-    ]
-    if wrong.any():
-        communicator, peer, kind = channels[parts["channel"][order][np.argmax(wrong)]]
-        what = f"{kind}s with rank {peer}" if peer >= 0 else "collectives"
-        raise UnderstudyError(
-            f"the {what} of communicator {communicator} of a program are not numbered from 0 to "
-            "one less than their count; merge the job again"
-        )
-
-
 class _Job:
     """A world as the C code has loaded it, to be replayed any number of times.
 
@@ -181,7 +150,7 @@ class _Job:
         check(world)
         self.world = world
         self._programs = [_Program(program) for program in world.programs]
-        ranks, channel_of, channels, cards = _connect(world, self._programs)
+        ranks, channel_numbers, channels, cards = _connect(world, self._programs)
         used = [self._programs[place.program] for place in world.placements]
         self.bounds = _starts([program.length * world.repetitions for program in used])
         ranks["first_op"] = self.bounds[:-1]
@@ -202,11 +171,11 @@ class _Job:
             queue_depth=world.queue_depth,
             columns=ctypes.addressof(columns),
             rank=ranks.ctypes.data,
-            channel_of=channel_of.ctypes.data,
+            channel_of=channel_numbers.ctypes.data,
             channel=channels.ctypes.data,
             cards=cards.ctypes.data,
         )
-        self._structure._keeps = (columns, indices, ranks, channel_of, channels, cards)
+        self._structure._keeps = (columns, indices, ranks, channel_numbers, channels, cards)
         self._handle = _library().understudy_load(ctypes.byref(self._structure))
         if not self._handle:
             raise _no_memory(world)
@@ -386,17 +355,14 @@ def _connect(
     network card at the same time do not depend on the order of ranks.
     """
     of_rank = [
-        [_channel(world, rank, place, local) for local in programs[place.program].channels]
+        [channel_of(world, rank, local) for local in programs[place.program].channels]
         for rank, place in enumerate(world.placements)
     ]
     known = sorted({channel for channels in of_rank for channel in channels})
     number = {channel: i for i, channel in enumerate(known)}
-    channel_of = np.array([number[c] for channels in of_rank for c in channels], np.int64)
-    members = [
-        world.members[communicator] if source < 0 else (source, destination)
-        for communicator, source, destination in known
-    ]
-    cards = [_cards(world, ranks) for ranks in members]
+    channel_numbers = np.array([number[c] for channels in of_rank for c in channels], np.int64)
+    members = [members_of(world, channel) for channel in known]
+    cards = [cards_of(world, ranks) for ranks in members]
     channels = np.zeros(len(known), _CHANNEL)
     channels["members"] = [len(ranks) for ranks in members]
     channels["card_count"] = [len(of_channel) for of_channel in cards]
@@ -407,30 +373,7 @@ def _connect(
     ranks["first_stream"] = _starts([program.stream_count for program in used])[:-1]
     ranks["first_channel"] = _starts([len(program.channels) for program in used])[:-1]
     flat = [card for of_channel in cards for card in of_channel]
-    return ranks, channel_of, channels, np.array(flat, np.int32)
-
-
-def _channel(world: World, rank: int, place: Placement, local: LocalChannel) -> Channel:
-    communicator, peer, kind = local
-    try:
-        job_communicator = place.communicators[communicator]
-        other = world.members[job_communicator][peer] if peer >= 0 else -1
-    except (KeyError, IndexError):
-        raise UnderstudyError(
-            f"rank {rank} calls NCCL on its communicator {communicator} with rank {peer} of it, "
-            "which the job does not have"
-        ) from None
-    if peer < 0:
-        return (job_communicator, -1, -1)
-    return (job_communicator, rank, other) if kind == "send" else (job_communicator, other, rank)
-
-
-def _cards(world: World, ranks: Sequence[int]) -> tuple[int, ...]:
-    """The network cards that these ranks use among themselves: none on one node."""
-    placements = [world.placements[rank] for rank in ranks]
-    if not world.network_cards or len({p.node for p in placements}) == 1:
-        return ()
-    return tuple(sorted({p.network_card for p in placements}))
+    return ranks, channel_numbers, channels, np.array(flat, np.int32)
 
 
 def _no_memory(world: World) -> UnderstudyError:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from understudy.errors import UnderstudyError
-from understudy.simulation.deadlock import JoinKey, Stuck, describe_deadlock, join_keys
+from understudy.simulation.channels import (
+    JoinKey,
+    calls_of,
+    cards_of,
+    channel_of,
+    join_keys,
+    members_of,
+)
+from understudy.simulation.deadlock import Stuck, describe_deadlock
 from understudy.simulation.world import (
     DEVICE,
     HOST_WAIT,
@@ -140,6 +148,10 @@ def replay(world: World) -> list[Timeline]:
     Raises UnderstudyError, with who waits for whom, when ranks wait for each other for ever.
     """
     check(world)
+    calls = [calls_of(program) for program in world.programs]
+    for rank, placement in enumerate(world.placements):
+        for local in calls[placement.program].channels:
+            channel_of(world, rank, local)
     return _Engine(world).run()
 
 
@@ -284,26 +296,21 @@ class _Engine:
         rank.open_parts[position] = len(keys)
         duration = rank.program.duration_ns[position % rank.length]
         parts = rank.program.parts[position % rank.length]
-        for part, (key, members) in zip(parts, keys, strict=True):
+        for part, key in zip(parts, keys, strict=True):
             join = self.joins.get(key)
             if join is None:
-                join = self.joins[key] = _JoinState(members, self._cards(members))
+                members = members_of(self.world, key[:3])
+                join = self.joins[key] = _JoinState(members, cards_of(self.world, members))
             join.arrived.append((rank, position, stream))
             join.of_hosts |= is_host_join(part)
             join.ready = max(join.ready, rank.start[position])
             join.duration = max(join.duration, duration)
-            if len(join.arrived) < len(members):
+            if len(join.arrived) < len(join.members):
                 continue
             if join.cards and not join.of_hosts:
                 heapq.heappush(self.card_requests, (join.ready, key))
             else:
                 self._complete(key, join.ready + join.duration)
-
-    def _cards(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        placements = [self.world.placements[m] for m in members]
-        if not self.world.network_cards or len({p.node for p in placements}) == 1:
-            return ()
-        return tuple(sorted({p.network_card for p in placements}))
 
     def _grant(self, key: JoinKey) -> None:
         """Let a join use its network cards, which serve one after the other."""
