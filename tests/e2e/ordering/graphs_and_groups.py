@@ -71,7 +71,7 @@ def main():
         event.record()
         while not event.query():
             time.sleep(0.001)
-        work = dist.all_reduce(row, group=both, async_op=True)
+        work = dist.all_reduce(row, group=both, async_op=True)  # pyright: ignore
         while not work.is_completed():
             time.sleep(0.001)
         optimizer.step()
