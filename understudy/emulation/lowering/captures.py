@@ -1,8 +1,9 @@
 """CUDA graphs: what was captured, and what a launch of it does.
 
 Captured calls do not run. A launch runs the nodes in the order and with the dependencies that the
-capture's streams and events gave them. The host pays one call (cudaGraphLaunch), and the nodes of a
-launch follow each other without calls of their own.
+capture's streams and events gave them. The host pays one call (cudaGraphLaunch); the nodes have no
+calls and no host time of their own. Nodes follow each other without a gap, as kernels of a stream
+do that were launched early enough.
 
 * The capture's first stream (its origin) stands for the stream that the graph is launched on; so
   the nodes of a linear graph are ops of that stream.
