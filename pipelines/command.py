@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -50,3 +51,13 @@ def print_json(value: Any) -> None:
     # The catalog's mappings are read-only views, which json does not know.
     text = json.dumps(value, indent=2, default=dict, allow_nan=False)
     click.echo(text)
+
+
+_SCALES_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
+
+
+def time_ns(text: str) -> int | None:
+    """Nanoseconds of '10ms' or '1.5 s'; None where it is no time."""
+    match = _TIME.fullmatch(text.strip())
+    return None if match is None else round(float(match[1]) * _SCALES_NS[match[2]])

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.command import as_json_option, predicted_devices, print_json
+from pipelines.command import as_json_option, predicted_devices, print_json, time_ns
 from understudy.errors import UsageError
 
 if TYPE_CHECKING:
     from understudy.reporting.export import Exported, Format
 
-_SCALES_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Files named after an export.
 _FILES_SHOWN = 4
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _OPEN = {
     "perfetto": "open it at https://ui.perfetto.dev (the file stays on this machine)",
     "kineto": (
@@ -101,10 +99,10 @@ def parse_ranks(text: str) -> set[int]:
 
 def parse_window(text: str) -> tuple[int, int]:
     """Nanoseconds of '10ms:25ms' or '1.5s:2s'; raises UsageError."""
-    bounds = [_TIME.fullmatch(bound.strip()) for bound in text.split(":")]
-    if len(bounds) == 2 and bounds[0] and bounds[1]:
-        begin_ns, end_ns = (round(float(b[1]) * _SCALES_NS[b[2]]) for b in bounds if b)
-        if begin_ns < end_ns:
+    bounds = [time_ns(bound) for bound in text.split(":")]
+    if len(bounds) == 2:
+        begin_ns, end_ns = bounds
+        if begin_ns is not None and end_ns is not None and begin_ns < end_ns:
             return begin_ns, end_ns
     raise UsageError(f"--window {text}: write it as 10ms:25ms, the earlier time first")
 

@@ -170,6 +170,11 @@ def repetitions(ranks: Sequence[Mapping[str, Any]]) -> int:
     return 1 + math.ceil(LEAD_ITERATIONS / ranks[0]["span_iterations"])
 
 
+def iteration_times(timelines: Sequence[Timeline], span_iterations: int) -> list[int]:
+    """The time of one iteration of each rank, in ns, from a replay of `repetitions`."""
+    return [_window(timeline, span_iterations).iteration_time_ns for timeline in timelines]
+
+
 def moved_durations(
     durations: Durations, bounds: Durations, counts: NDArray[np.int64], families: Sequence[str]
 ) -> Durations:
