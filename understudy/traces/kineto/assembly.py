@@ -201,6 +201,7 @@ class Assembly:
                 arrays.append(self._named(columns.pop(column.name, rows)))
             else:
                 arrays.append(columns.pop(column.name, rows))
+        pa.default_memory_pool().release_unused()
         return pa.table(arrays, schema=columns.table.schema)
 
     def _named(self, codes: pa.Array) -> pa.Array:

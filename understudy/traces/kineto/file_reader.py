@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
 
 #: Rows of one batch: its Python objects take some tens of megabytes.
 BATCH_ROWS = 1 << 15
+JOINED_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,27 @@ def batch_schema(table: TraceTable) -> pa.Schema:
 
 
 _SCHEMAS = {table.name: batch_schema(table) for table in TABLES}
+
+
+def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Joins small batches to large ones, whose columns can be let go one by one.
+
+    Memory of small ones is given back only when their neighbours, the other columns, are gone too.
+    """
+    waiting: dict[tuple[str, int], list[Batch]] = {}
+    for batch in batches:
+        parts = waiting.setdefault((batch.table.name, batch.array), [])
+        parts.append(batch)
+        if sum(len(part.columns) for part in parts) >= JOINED_ROWS:
+            yield _join(parts)
+            parts.clear()
+            pa.default_memory_pool().release_unused()
+    yield from (_join(parts) for parts in waiting.values() if parts)
+
+
+def _join(parts: list[Batch]) -> Batch:
+    columns = pa.concat_batches([part.columns for part in parts])
+    return dataclasses.replace(parts[0], columns=columns)
 
 
 class FileReader:

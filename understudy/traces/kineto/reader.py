@@ -9,7 +9,7 @@ from pathlib import Path
 from understudy.errors import UnderstudyError
 from understudy.traces.kineto.assembly import Assembly
 from understudy.traces.kineto.checks import oddities
-from understudy.traces.kineto.file_reader import FileReader
+from understudy.traces.kineto.file_reader import FileReader, joined
 from understudy.traces.kineto.records import KinetoTrace, KinetoTraces, Note, Problem
 
 SUFFIXES = (".json", ".json.gz")
@@ -22,8 +22,7 @@ def read_kineto(path: Path) -> KinetoTrace:
     with it is in the trace's `problems`.
     """
     reader = FileReader(path)
-    assembly = Assembly(reader, list(reader.batches()))
-    trace = assembly.trace()
+    trace = Assembly(reader, list(joined(reader.batches()))).trace()
     return dataclasses.replace(
         trace, problems=(*trace.problems, *(Note(path, *odd) for odd in oddities(trace)))
     )
