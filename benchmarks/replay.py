@@ -1,14 +1,20 @@
-"""`make bench`: how fast the replay engine is, on a 1F1B GPT of 8 to 4,096 ranks.
+"""`make bench`: how fast jobs are replayed, on a 1F1B GPT of 8 to 4,096 ranks.
 
-Speeds are operations per second of processor time, the best of several runs; preparing the arrays
-is included. The Python reference engine replays the smaller jobs, for the ratio.
+Speeds are ops per second of processor time, the best of several runs, with everything from the
+programs' arrays to the result counted. Exits with 1 when the C engine is less than TARGET_RATIO
+times as fast as the Python one on 64 ranks. `--quick` leaves out the large jobs.
 """
 
 from __future__ import annotations
 
+import argparse
+import multiprocessing
+import resource
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,17 +27,23 @@ from understudy.simulation.world import (
     STREAM_WAIT,
     Part,
     Placement,
+    Point,
     Program,
     World,
 )
 
-#: Tensor, pipeline and data parallel sizes; 8 ranks a node.
-GRIDS = ((4, 2, 1), (8, 4, 2), (8, 8, 8), (8, 8, 64))
-LAYERS, MICRO_BATCHES, KERNELS_PER_LAYER = 8, 50, 9
+#: Tensor, pipeline and data parallel sizes by ranks; 8 ranks a node.
+GRIDS = {8: (4, 2, 1), 64: (8, 4, 2), 512: (8, 8, 8), 4096: (8, 8, 64)}
+#: Of each rank's some 19,500 ops in the large sweep: 10^9 ops of 4,096 ranks.
+SWEPT_REPETITIONS = 13
+#: Ranks, nodes of each, and how many of them lie from one all_reduce of all ranks to the next.
+CHAINS = ((8, 10_000, 0), (8, 10_000, 20), (64, 5_000, 0), (64, 5_000, 20))
+LAYERS, MICRO_BATCHES, KERNELS_PER_HALF = 8, 50, 6
 COMPUTE, TENSOR, PIPELINE, DATA = range(4)
-RUNS = 5
-#: The reference engine takes a second per million operations.
-MAX_REFERENCE_OPS = 2_000_000
+#: All durations are multiples of it; the multiple is the signature.
+DURATION_STEP_NS = 500
+RUNS = 7
+TARGET_RATIO = 60
 
 
 @dataclass
@@ -56,6 +68,7 @@ class Ops:
         return op
 
     def program(self, seed: int) -> Program:
+        """With random gaps."""
         kind, stream, depends_on, duration_ns = np.array(self.rows, np.int64).T
         random = np.random.default_rng(seed)
         length = len(kind)
@@ -74,13 +87,14 @@ class Ops:
                 )
                 for op, parts in self.parts.items()
             },
+            signature=duration_ns // DURATION_STEP_NS,
         )
 
 
 def _layers(ops: Ops, backward: bool) -> None:
     for _ in range(LAYERS):
         for half in range(2):
-            for kernel in range(KERNELS_PER_LAYER // 2 * (1 + backward)):
+            for kernel in range(KERNELS_PER_HALF * (1 + backward)):
                 ops.add(DEVICE, COMPUTE, 20_000 + 1_000 * kernel + 500 * half)
             ops.add(STREAM_WAIT, TENSOR, depends_on=len(ops.rows) - 1)
             reduced = ops.join(TENSOR, 30_000, ("all_reduce", 0, -1))
@@ -151,7 +165,23 @@ def job(tensor: int, pipeline: int, data: int) -> World:
     return World([stage_program(p, pipeline) for p in range(pipeline)], placements, members)
 
 
-def _best_s(run: Callable[[], object], runs: int) -> float:
+def chain(ranks: int, nodes: int, every: int) -> World:
+    """Kernels of 50 us in line; `every` so many, an all_reduce of all ranks (0: none)."""
+    ops = Ops()
+    for node in range(nodes):
+        if every and node % every == every - 1:
+            ops.join(COMPUTE, 50_000, ("all_reduce", 0, -1))
+        else:
+            ops.add(DEVICE, COMPUTE, 50_000)
+    return World([ops.program(0)], [Placement(0, {0: 0})] * ranks, {0: list(range(ranks))})
+
+
+def count(world: World) -> int:
+    """Ops of all ranks and repetitions."""
+    return sum(len(world.programs[p.program].kind) for p in world.placements) * world.repetitions
+
+
+def best_s(run: Callable[[], object], runs: int = RUNS) -> float:
     best = float("inf")
     for _ in range(runs):
         begin = time.process_time()
@@ -160,19 +190,81 @@ def _best_s(run: Callable[[], object], runs: int) -> float:
     return best
 
 
+def points(world: World, number: int) -> list[Point]:
+    """Durations of other devices, each a little slower than the one before."""
+    signatures = 1 + max(int(p.duration_ns.max()) for p in world.programs) // DURATION_STEP_NS
+    durations_ns = np.arange(signatures) * DURATION_STEP_NS
+    return [Point(durations_ns * (100 + i) // 100) for i in range(number)]
+
+
+def swept(ranks: int, repetitions: int) -> tuple[int, float, float, int]:
+    """Of a sweep with one point: ops, seconds without and with the work of the first point, and
+    the peak of the process's resident memory in bytes."""
+    world = replace(job(*GRIDS[ranks]), repetitions=repetitions)
+    point = points(world, 1)
+    loading_s = best_s(lambda: engine.sweep(world, []), 1)
+    whole_s = best_s(lambda: engine.sweep(world, point), 1)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return count(world), loading_s, whole_s, peak_bytes
+
+
+def _in_new_process(ranks: int, repetitions: int) -> tuple[int, float, float, int]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(swept, ranks, repetitions).result()
+
+
+def compare_engines() -> float:
+    """Prints the speeds of both engines on 64 ranks; how many times faster the C engine is."""
+    world = job(*GRIDS[64])
+    ops = count(world)
+    # Turn about, so that both see the machine as busy as it is.
+    times = [
+        (best_s(lambda: engine.replay(world)), best_s(lambda: reference.replay(world), 1))
+        for _ in range(3)
+    ]
+    engine_s, reference_s = (min(of_engine) for of_engine in zip(*times, strict=True))
+    print("\nReplay of a 1F1B GPT: starts and ends of all ops, M ops per second of CPU time")
+    print(f"  64 ranks, {ops:,} ops: engine in C     {ops / engine_s / 1e6:8.1f}")
+    print(f"  {'':{14 + len(f'{ops:,}')}}    engine in Python{ops / reference_s / 1e6:8.1f}")
+    print(f"  ratio {reference_s / engine_s:.0f}, at least {TARGET_RATIO} is asked for")
+    return reference_s / engine_s
+
+
 def main() -> None:
     """Prints the speeds."""
-    print("\nReplay of a 1F1B GPT (tensor x pipeline x data), operations per second of CPU time")
-    for grid in GRIDS:
-        world = job(*grid)
-        ops = sum(len(world.programs[p.program].kind) for p in world.placements)
-        world_size = len(world.placements)
-        engine_s = _best_s(lambda w=world: engine.replay(w), RUNS if world_size < 4096 else 1)
-        line = f"  {world_size:>5} ranks, {ops:>12,} operations {ops / engine_s / 1e6:8.1f} M/s"
-        if ops <= MAX_REFERENCE_OPS:
-            reference_s = _best_s(lambda w=world: reference.replay(w), 1)
-            line += f", {reference_s / engine_s:5.0f} x the reference engine"
-        print(line, flush=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="no more than 64 ranks")
+    quick = parser.parse_args().quick
+    ratio = compare_engines()
+    print("\nThe same on more ranks: all ops, and sweeps, which give the ends of iterations only")
+    for ranks in [8, 64] if quick else GRIDS:
+        world = job(*GRIDS[ranks])
+        ops, runs = count(world), RUNS if ranks <= 64 else 2
+        one, several = (points(world, 1 + more) for more in (0, 3))
+        full = ops / best_s(lambda w=world: engine.replay(w), runs) / 1e6
+        loading_s = best_s(lambda w=world: engine.sweep(w, []), runs)
+        first_s = best_s(lambda w=world, p=one: engine.sweep(w, p), runs)
+        line = f"  {ranks:>5} ranks, {ops:>13,} ops   all {full:6.1f}"
+        line += f"   sweep {ops / first_s / 1e6:6.1f}"
+        if ranks <= 512:
+            all_s = best_s(lambda w=world, p=several: engine.sweep(w, p), runs)
+            line += f"   further points {3 * ops / (all_s - first_s) / 1e6:6.1f}"
+        print(f"{line}   programs loaded in {1e3 * loading_s:.0f} ms", flush=True)
+    if not quick:
+        ops, loading_s, whole_s, peak_bytes = _in_new_process(4096, SWEPT_REPETITIONS)
+        print(
+            f"  {4096:>5} ranks, {ops:>13,} ops   sweep {ops / whole_s / 1e6:6.1f}   "
+            f"{whole_s:.1f} CPU-s, {loading_s:.1f} of them loading; "
+            f"peak resident memory {peak_bytes / 2**30:.2f} GiB"
+        )
+    print("\nChains of 50 us kernels, M kernels per second of CPU time")
+    for ranks, nodes, every in CHAINS:
+        world = chain(ranks, nodes, every)
+        speed = count(world) / best_s(lambda w=world: engine.replay(w)) / 1e6
+        what = f"all_reduce every {every}" if every else "no collectives"
+        print(f"  {ranks:>3} ranks of {nodes:>6,} kernels, {what:<20} {speed:6.1f}", flush=True)
+    if ratio < TARGET_RATIO:
+        sys.exit(f"the C engine is only {ratio:.0f} times as fast as the Python one")
 
 
 if __name__ == "__main__":
