@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy.traces.kineto.file_reader import Batch, FileReader
+from understudy.traces.kineto.file_reader import Batch, FileReader, batch_type
 from understudy.traces.kineto.records import POSITIONS_KEPT, KinetoTrace
 from understudy.traces.kineto.tables import DEVICE_EVENTS, HOST_CALLS, TABLES, TEXT, TraceTable
 
@@ -59,21 +59,19 @@ class _Columns:
 
     def take(self, name: str, rows: Integers) -> pa.Array:
         """Some rows of a column."""
-        return self._joined(name).take(pa.array(rows))
+        kind = batch_type(next(c for c in self.table.columns if c.name == name))
+        pieces = self._pieces[name]
+        if all(pa.types.is_null(piece.type) for piece in pieces):
+            return _nulls(kind, len(rows))
+        if len(pieces) > 1:
+            pieces[:] = [pa.concat_arrays([piece.cast(kind) for piece in pieces])]
+        return pieces[0].take(pa.array(rows))
 
     def pop(self, name: str, rows: Integers) -> pa.Array:
         """Some rows of a column, which is then gone."""
         taken = self.take(name, rows)
         del self._pieces[name]
         return taken
-
-    def _joined(self, name: str) -> pa.Array:
-        pieces = self._pieces[name]
-        if len(pieces) != 1:
-            kind = next(c.type for c in self.table.columns if c.name == name)
-            empty = pa.array([], pa.int32() if kind == TEXT else kind)
-            pieces[:] = [pa.concat_arrays([empty, *pieces])]
-        return pieces[0]
 
 
 class Assembly:
@@ -224,6 +222,17 @@ class Assembly:
         times = set(zip(columns.starts[few].tolist(), durations.tolist(), strict=True))
         offsets = self._reader.offsets(times, repeats)
         self._reader.findings.drop_many(len(rows), reason, offsets)
+
+
+def _nulls(kind: pa.DataType, length: int) -> pa.Array:
+    """A column without values. Its zeros are never written, so that the system backs them by
+    nothing; those of pa.nulls take as much memory as values would."""
+    validity = pa.py_buffer(bytes(length // 8 + 1))
+    if pa.types.is_fixed_size_list(kind):
+        values = _nulls(kind.value_type, length * kind.list_size)
+        return pa.Array.from_buffers(kind, length, [validity], length, children=[values])
+    values = pa.py_buffer(bytes(length * kind.bit_width // 8))
+    return pa.Array.from_buffers(kind, length, [validity, values], length)
 
 
 def _numbers(column: pa.Array) -> Integers:

@@ -18,6 +18,7 @@ from understudy.traces.kineto.records import POSITIONS_KEPT, TraceHeader
 from understudy.traces.kineto.scanner import Scanner
 from understudy.traces.kineto.source import chunks
 from understudy.traces.kineto.tables import TABLES, TEXT, TraceTable
+from warehouse.schemas import Column
 
 #: Rows of one batch: its Python objects take some tens of megabytes.
 BATCH_ROWS = 1 << 15
@@ -28,8 +29,9 @@ JOINED_ROWS = 1 << 17
 class Batch:
     """Rows of one table in the order of the file.
 
-    Against the table's schema: no rank, texts are their numbers, and times count from the clock of
-    the file. Rank, texts and clock are complete only when the file has been read.
+    Against the table's schema: no rank, texts are their numbers, times count from the clock of the
+    file, and a column without any value is of Arrow's null type, which takes no memory. Rank, texts
+    and clock are complete only when the file has been read.
     """
 
     table: TraceTable
@@ -38,18 +40,15 @@ class Batch:
     columns: pa.RecordBatch
 
 
-def batch_schema(table: TraceTable) -> pa.Schema:
-    """Schema of a batch's columns."""
-    return pa.schema(
-        [
-            pa.field(c.name, pa.int32() if c.type == TEXT else c.type)
-            for c in table.columns
-            if c.name != "rank"
-        ]
-    )
+def batch_type(column: Column) -> pa.DataType:
+    """Type of a column of batches that has values."""
+    return pa.int32() if column.type == TEXT else column.type
 
 
-_SCHEMAS = {table.name: batch_schema(table) for table in TABLES}
+_TYPES = {
+    table.name: [batch_type(column) for column in table.columns if column.name != "rank"]
+    for table in TABLES
+}
 
 
 def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -69,7 +68,10 @@ def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def _join(parts: list[Batch]) -> Batch:
-    columns = pa.concat_batches([part.columns for part in parts])
+    table = pa.concat_tables(
+        [pa.Table.from_batches([part.columns]) for part in parts], promote_options="default"
+    )
+    (columns,) = table.combine_chunks().to_batches()
     return dataclasses.replace(parts[0], columns=columns)
 
 
@@ -116,13 +118,15 @@ class FileReader:
             rows: list[Row] = getattr(self.rows, table.name)
             if len(rows) < at_least:
                 continue
-            schema = _SCHEMAS[table.name]
             columns = [
-                pa.array(values, kind)
-                for values, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+                pa.nulls(len(values))
+                if values.count(None) == len(values)
+                else pa.array(values, kind)
+                for values, kind in zip(zip(*rows, strict=True), _TYPES[table.name], strict=True)
             ]
+            names = [column.name for column in table.columns if column.name != "rank"]
             rows.clear()
-            yield Batch(table, self._array, pa.record_batch(columns, schema=schema))
+            yield Batch(table, self._array, pa.record_batch(columns, names=names))
 
     def base_ns(self, array: int) -> int:
         """What the times of an array's rows count from."""
