@@ -25,6 +25,7 @@ from pipelines.command import (
     quiet_instance,
 )
 from pipelines.export_command import export
+from pipelines.forests_command import forests
 from pipelines.measured import compare, simulate
 from pipelines.what_if_command import what_if
 from understudy.errors import UnderstudyError, UsageError
@@ -375,6 +376,7 @@ def sql(query: str, as_json: bool) -> None:
 
 cli.add_command(compare)
 cli.add_command(export)
+cli.add_command(forests)
 cli.add_command(simulate)
 cli.add_command(what_if)
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 import pytest
 
 from pipelines import cli, display
 from tests.predictions import DEVICE, write_prediction
 from understudy import jobs
 from understudy.errors import UnderstudyError
-from warehouse import store
+from warehouse import schemas, store
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +115,32 @@ def test_devices(understudy: Call) -> None:
     assert found[DEVICE]["compute_capability"] == "9.0"
     assert found[DEVICE]["architecture"]["max_blocks_per_multiprocessor"] == 32
     assert found[DEVICE]["measured"] == ["gemm", "attention", "collectives"]
+
+
+def test_forests(understudy: Call) -> None:
+    code, out, _ = understudy("forests")
+    assert (code, out) == (0, "no forests are trained yet: name a device with --device\n")
+    row = {
+        "family": "gemm",
+        "dtype": "bfloat16",
+        "split": "shapes",
+        "rows": 900,
+        "mape": 0.035,
+        "median": 0.025,
+        "p90": 0.08,
+        "bias": -0.004,
+        "coverage90": 0.91,
+    }
+    schema = schemas.FOREST_ERRORS.schema
+    store.write_tables(
+        "forests", {"forest_errors": pa.Table.from_pylist([row], schema=schema)}, DEVICE
+    )
+    code, out, _ = understudy("forests")
+    assert out.splitlines()[-1].split() == [
+        DEVICE, "gemm", "bfloat16", "shapes", "900", "3.5%", "2.5%", "8.0%", "-0.4%", "91%",
+    ]  # fmt: skip
+    code, out, _ = understudy("forests", "--json")
+    assert json.loads(out) == [{"device": DEVICE, **row}]
 
 
 def test_sql(understudy: Call) -> None:
