@@ -32,7 +32,7 @@ _INVALID = frozenset({-1, 2**32 - 1, 2**64 - 1})
 LONGEST_NS = 86_400 * 10**9
 
 
-class CollectiveArguments(Struct):
+class CollectiveArguments(Struct, gc=False):
     """What PyTorch records of a collective."""
 
     collective: str | None = field(default=None, name="Collective name")
@@ -50,7 +50,7 @@ class CollectiveArguments(Struct):
     sequence: Int64 | None = field(default=None, name="Seq")
 
 
-class DeviceArguments(CollectiveArguments):
+class DeviceArguments(CollectiveArguments, gc=False):
     """Arguments of kernels, copies and memsets."""
 
     device: Int32 | None = None
@@ -67,7 +67,7 @@ class DeviceArguments(CollectiveArguments):
     graph_node: Int64 | None = field(default=None, name="graph node id")
 
 
-class CallArguments(Struct):
+class CallArguments(Struct, gc=False):
     """Arguments of runtime and driver calls. HIP calls of old traces give sizes as text.
 
     HIP calls describe the kernel that they launch; where the kernel does not, this is the only
@@ -84,7 +84,7 @@ class CallArguments(Struct):
     block: Triple | None = None
 
 
-class SyncArguments(Struct):
+class SyncArguments(Struct, gc=False):
     """Arguments of cuda_sync and cuda_event events."""
 
     kind: str | None = field(default=None, name="cuda_sync_kind")
@@ -99,7 +99,7 @@ class SyncArguments(Struct):
     )
 
 
-class OpArguments(CollectiveArguments):
+class OpArguments(CollectiveArguments, gc=False):
     """Arguments of host operators and annotations."""
 
     external_id: Int64 | None = field(default=None, name="External id")

@@ -48,7 +48,7 @@ _NO_RAW = Raw()
 REPAIRED = "text that is not JSON was repaired"
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """The fields of an event that are read. Numbers stay text: see times.py."""
 
     ph: str = ""
