@@ -114,6 +114,8 @@ cudaStream_t us_cublas_stream(cublasHandle_t handle) { return handle->stream; }
 US_EXPORT cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace,
                                                size_t bytes) {
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
+    /* As documented: aligned to 256 bytes at least. */
+    if ((uintptr_t)workspace % 256 != 0) return CUBLAS_STATUS_INVALID_VALUE;
     handle->workspace = workspace;
     handle->workspace_bytes = bytes;
     /* PyTorch sets it anew with every use of the handle. */
@@ -142,10 +144,18 @@ US_EXPORT cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *work
     }
 
 US_GETTER(cublasGetStream_v2, cudaStream_t, stream)
-US_SETTING(cublasGetPointerMode_v2, cublasSetPointerMode_v2, cublasPointerMode_t, pointer_mode)
+US_GETTER(cublasGetPointerMode_v2, cublasPointerMode_t, pointer_mode)
 US_SETTING(cublasGetAtomicsMode, cublasSetAtomicsMode, cublasAtomicsMode_t, atomics_mode)
 US_SETTING(cublasGetMathMode, cublasSetMathMode, cublasMath_t, math_mode)
 US_SETTING(cublasGetSmCountTarget, cublasSetSmCountTarget, int, multiprocessor_target)
+
+US_EXPORT cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
+    if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (mode != CUBLAS_POINTER_MODE_HOST && mode != CUBLAS_POINTER_MODE_DEVICE)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    handle->pointer_mode = mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
 
 /* Recording ---------------------------------------------------------------------------------- */
 
@@ -224,6 +234,7 @@ static cublasStatus_t record_product(cublasHandle_t handle, struct us_record *re
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (call->m == 0 || call->n == 0 || call->batch == 0) return CUBLAS_STATUS_SUCCESS;
+    if (call->c == NULL) return CUBLAS_STATUS_INVALID_VALUE;
 
     struct us_gemm gemm = {
         .m = call->m,

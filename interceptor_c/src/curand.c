@@ -19,6 +19,10 @@ enum {
     LENGTH_NOT_MULTIPLE = 105,
 };
 enum { PSEUDO_DEFAULT = 100, PSEUDO_LAST = 161, QUASI_DEFAULT = 200, QUASI_LAST = 204 };
+enum { SOBOL64 = 203, SCRAMBLED_SOBOL64 = 204 }; /* the quasirandom ones of 64 bits */
+
+/* Limits of the guide's reference ("Modules: Host API"). */
+enum { MAX_DIMENSIONS = 20000, MAX_POISSON_LAMBDA = 400000 };
 
 typedef struct us_generator {
     int type, ordering;
@@ -27,6 +31,8 @@ typedef struct us_generator {
     cudaStream_t stream;
     bool host; /* results go to host memory: zeros, as nothing is computed */
 } *curandGenerator_t;
+
+static bool is_quasi(curandGenerator_t generator) { return generator->type >= QUASI_DEFAULT; }
 
 static curandStatus_t create(curandGenerator_t *generator, int type, bool host) {
     if (generator == NULL) return NOT_INITIALIZED;
@@ -63,21 +69,41 @@ US_EXPORT curandStatus_t curandDestroyGenerator(curandGenerator_t generator) {
     }
 
 US_SET(curandSetStream, stream, cudaStream_t)
-US_SET(curandSetPseudoRandomGeneratorSeed, seed, unsigned long long)
 US_SET(curandSetGeneratorOffset, offset, unsigned long long)
 US_SET(curandSetGeneratorOrdering, ordering, int)
-US_SET(curandSetQuasiRandomGeneratorDimensions, dimensions, unsigned)
+
+US_EXPORT curandStatus_t curandSetPseudoRandomGeneratorSeed(curandGenerator_t generator,
+                                                            unsigned long long seed) {
+    if (generator == NULL) return NOT_INITIALIZED;
+    if (is_quasi(generator)) return TYPE_ERROR;
+    generator->seed = seed;
+    return SUCCESS;
+}
+
+US_EXPORT curandStatus_t curandSetQuasiRandomGeneratorDimensions(curandGenerator_t generator,
+                                                                 unsigned dimensions) {
+    if (generator == NULL) return NOT_INITIALIZED;
+    if (dimensions < 1 || dimensions > MAX_DIMENSIONS) return OUT_OF_RANGE;
+    if (!is_quasi(generator)) return TYPE_ERROR;
+    generator->dimensions = dimensions;
+    return SUCCESS;
+}
 
 US_EXPORT curandStatus_t curandGenerateSeeds(curandGenerator_t generator) {
     return generator == NULL ? NOT_INITIALIZED : SUCCESS;
 }
 
-/* `multiple`: normal numbers come in pairs ("curandGenerateNormal: n must be even"). */
+/* `multiple`: normal numbers of a pseudorandom generator come in pairs; quasirandom numbers of any
+   kind fill all dimensions. A NULL output with numbers to write has no documented status; it is
+   refused as out of range. */
 static curandStatus_t generate(struct us_record *record, const char *api, cudaDataType_t type,
                                curandGenerator_t generator, void *output, size_t n,
                                size_t multiple) {
     if (generator == NULL) return NOT_INITIALIZED;
-    if (n % multiple != 0 || n % generator->dimensions != 0) return LENGTH_NOT_MULTIPLE;
+    if (n % (is_quasi(generator) ? generator->dimensions : multiple) != 0)
+        return LENGTH_NOT_MULTIPLE;
+    if (n == 0) return SUCCESS;
+    if (output == NULL) return OUT_OF_RANGE;
     size_t bytes = n * (size_t)us_cuda_type_bits(type) / 8;
     if (generator->host) {
         memset(output, 0, bytes);
@@ -97,8 +123,24 @@ static curandStatus_t generate(struct us_record *record, const char *api, cudaDa
         return generate(&record, #name, type, generator, output, n, 1);                            \
     }
 
-US_GENERATE(curandGenerate, CUDA_R_32U, unsigned)
-US_GENERATE(curandGenerateLongLong, CUDA_R_64U, unsigned long long)
+/* Integers of 64 bits come from the generators of 64 bits only, and those give no others. */
+static bool has_long_integers(curandGenerator_t generator) {
+    return generator->type == SOBOL64 || generator->type == SCRAMBLED_SOBOL64;
+}
+
+US_EXPORT curandStatus_t curandGenerate(curandGenerator_t generator, unsigned *output, size_t n) {
+    struct us_record record = us_record_begin(US_API_LIBRARY);
+    if (generator != NULL && has_long_integers(generator)) return TYPE_ERROR;
+    return generate(&record, "curandGenerate", CUDA_R_32U, generator, output, n, 1);
+}
+
+US_EXPORT curandStatus_t curandGenerateLongLong(curandGenerator_t generator,
+                                                unsigned long long *output, size_t n) {
+    struct us_record record = us_record_begin(US_API_LIBRARY);
+    if (generator != NULL && !has_long_integers(generator)) return TYPE_ERROR;
+    return generate(&record, "curandGenerateLongLong", CUDA_R_64U, generator, output, n, 1);
+}
+
 US_GENERATE(curandGenerateUniform, CUDA_R_32F, float)
 US_GENERATE(curandGenerateUniformDouble, CUDA_R_64F, double)
 
@@ -118,6 +160,6 @@ US_GENERATE_TWO(curandGenerateLogNormalDouble, CUDA_R_64F, double, 2)
 US_EXPORT curandStatus_t curandGeneratePoisson(curandGenerator_t generator, unsigned *output,
                                                size_t n, double lambda) {
     struct us_record record = us_record_begin(US_API_LIBRARY);
-    if (!(lambda > 0)) return OUT_OF_RANGE;
+    if (!(lambda > 0 && lambda <= MAX_POISSON_LAMBDA)) return OUT_OF_RANGE;
     return generate(&record, "curandGeneratePoisson", CUDA_R_32U, generator, output, n, 1);
 }

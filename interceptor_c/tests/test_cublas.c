@@ -4,6 +4,9 @@
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
+cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode);
+cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t *mode);
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes);
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t *mode);
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version);
@@ -132,6 +135,26 @@ static void refusals(cublasHandle_t handle, float *a, float *b, float *c) {
           CUBLAS_STATUS_INVALID_VALUE);
     CHECK(cublasSgemm_v2(handle, 0, 0, 4, 1, 1, NULL, a, 4, b, 1, &zero, c, 4) ==
           CUBLAS_STATUS_INVALID_VALUE);
+    /* B of k rows, C of m rows, and op(A) of m rows: the leading dimensions of each in turn. */
+    CHECK(cublasSgemm_v2(handle, 0, 0, 4, 3, 5, &one, a, 4, b, 4, &zero, c, 4) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm_v2(handle, 0, 1, 4, 3, 5, &one, a, 4, b, 2, &zero, c, 4) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm_v2(handle, 1, 0, 4, 3, 5, &one, a, 4, b, 5, &zero, c, 4) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm_v2(handle, 0, 0, 4, 3, 5, &one, a, 4, b, 5, &zero, c, 3) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm_v2(handle, 0, 0, 4, 3, 5, &one, a, 4, b, 5, &zero, NULL, 4) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemv_v2(handle, 0, 7, 5, &one, a, 6, b, 1, &zero, c, 1) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemv_v2(handle, 0, 7, 5, &one, a, 7, b, 0, &zero, c, 1) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    cublasPointerMode_t mode = -1;
+    CHECK(cublasSetPointerMode_v2(handle, 2) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasGetPointerMode_v2(handle, &mode) == 0 && mode == CUBLAS_POINTER_MODE_HOST);
+    CHECK(cublasSetWorkspace_v2(handle, (char *)a + 128, 1024) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSetWorkspace_v2(handle, NULL, 0) == CUBLAS_STATUS_SUCCESS);
     CHECK(cublasGetVersion_v2(handle, NULL) == CUBLAS_STATUS_INVALID_VALUE);
     /* Empty products are successful and launch nothing. */
     CHECK(cublasSgemm_v2(handle, 0, 0, 0, 1, 1, &one, a, 1, b, 1, &zero, c, 1) == 0);

@@ -48,6 +48,7 @@ def _run(library: Path, *arguments: str, **variables: str) -> None:
         "test_cublas_solvers",
         "test_cudnn",
         "test_cufft",
+        "test_curand",
         "test_cusolver",
         "test_cusparse",
         "test_nccl",
