@@ -186,7 +186,7 @@ struct us_ptx *us_ptx_parse(const void *image, size_t bytes) {
             last = &ptx->entries[ptx->count - 1];
         } else if (is(token, ".maxntid") && last != NULL) {
             uint32_t threads = number(next_token(&text));
-            while (next_token(&text).at[0] == ',') threads *= number(next_token(&text));
+            while (is(next_token(&text), ",")) threads *= number(next_token(&text));
             last->info.max_threads = threads <= 1024 ? threads : 0;
         }
     }
