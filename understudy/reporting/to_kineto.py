@@ -1,8 +1,10 @@
 """A timeline as traces of torch.profiler (Kineto), one per rank.
 
-What a profiler cannot see is left out: operations that only order others. What the program does not
-say is filled in: a wait of a stream names the record of its event, which is put right behind the
-call of the operation that the event stands for.
+All calls of a rank are on one thread, for the simulation has one queue of calls per rank; readers
+that follow threads would lose what orders one thread behind another. What a profiler cannot see is
+left out: operations that only order others. What the program does not say is filled in: a wait of
+a stream names the record of its event, which is put right behind the call of the operation that the
+event stands for.
 """
 
 from __future__ import annotations
@@ -107,10 +109,9 @@ def _process_group(communicator: Mapping[str, Any]) -> dict[str, Any]:
 def _events(of_rank: RankView, view: JobView) -> Iterator[str]:
     pid, device = _FIRST_PID + of_rank.rank, of_rank.row["local_rank"]
     base_ns = view.base_ns
-    main = int(of_rank.program.thread[of_rank.calls[0]]) if len(of_rank.calls) else 0
     for number, begin_ns, end_ns in iterations(of_rank):
         step = Template("user_annotation", f"ProfilerStep#{number}")
-        yield step.event(pid, pid + main, begin_ns - base_ns, end_ns - base_ns)
+        yield step.event(pid, pid, begin_ns - base_ns, end_ns - base_ns)
     yield from _calls(of_rank, view, pid)
     yield from _work(of_rank, view, device)
     yield from _waits(of_rank, base_ns, device)
@@ -121,15 +122,13 @@ def _calls(of_rank: RankView, view: JobView, pid: int) -> Iterator[str]:
     times, program, base_ns = of_rank.times, of_rank.program, view.base_ns
     recorded = {int(program.depends_on[op]) for op in _stream_waits(of_rank)}
     called, returned = times.called_ns.tolist(), times.returned_ns.tolist()
-    threads = program.thread.tolist()
     for op, name in zip(of_rank.calls.tolist(), call_names(of_rank, view.operations), strict=True):
         seen = name if name.startswith(_CUDA) else _LAUNCH
         begin_ns, end_ns = called[op] - base_ns, returned[op] - base_ns
-        thread = pid + threads[op]
-        yield template(seen).event(pid, thread, begin_ns, end_ns, _FIRST_CORRELATION + op)
+        yield template(seen).event(pid, pid, begin_ns, end_ns, _FIRST_CORRELATION + op)
         if op in recorded:
             record = template("cudaEventRecord")
-            yield record.event(pid, thread, end_ns, end_ns, _record(program, op))
+            yield record.event(pid, pid, end_ns, end_ns, _record(program, op))
 
 
 def _record(program: Program, op: int) -> int:
@@ -163,40 +162,44 @@ def _work(of_rank: RankView, view: JobView, device: int) -> Iterator[str]:
 
 
 def _waits(of_rank: RankView, base_ns: int, device: int) -> Iterator[str]:
-    """What the host's and the streams' waits wait for, at the time of the call."""
+    """What the host's and the streams' waits wait for.
+
+    Each is put just before the end of the operation that is waited for. Holistic Trace Analysis
+    counts these events as work of the device, and an edge of its graph into a kernel is lost where
+    the wait does not come before that kernel.
+    """
     program, times = of_rank.program, of_rank.times
-    varying = ("stream", "correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+
+    def at_ns(target: int) -> int:
+        return int(max(times.start_ns[target], times.end_ns[target] - 1)) - base_ns
+
     fixed = {"device": device, "context": 1}
     kind = "Stream Wait Event"
+    varying = ("stream", "correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
     waiting = Template("cuda_sync", kind, varying, {"cuda_sync_kind": kind, **fixed})
     for op in _stream_waits(of_rank):
         target = int(program.depends_on[op])
-        stream = _FIRST_STREAM + int(program.stream[op])
-        at_ns = int(times.called_ns[op]) - base_ns
         yield waiting.event(
             device,
-            stream,
-            at_ns,
-            at_ns,
+            stream := _FIRST_STREAM + int(program.stream[op]),
+            at_ns(target),
+            at_ns(target),
             stream,
             _FIRST_CORRELATION + op,
             _FIRST_STREAM + int(program.stream[target]),
             _record(program, target),
         )
     kind = "Stream Sync"
-    synchronized = Template(
-        "cuda_sync", kind, ("stream", "correlation"), {"cuda_sync_kind": kind, **fixed}
-    )
+    varying = ("stream", "correlation")
+    synchronized = Template("cuda_sync", kind, varying, {"cuda_sync_kind": kind, **fixed})
     for op in of_rank.calls[program.kind[of_rank.calls] == HOST_WAIT].tolist():
         target = int(program.depends_on[op])
         if target >= 0:
-            stream = _FIRST_STREAM + int(program.stream[target])
-            begin_ns, end_ns = int(times.called_ns[op]), int(times.returned_ns[op])
             yield synchronized.event(
                 device,
-                stream,
-                begin_ns - base_ns,
-                end_ns - base_ns,
+                stream := _FIRST_STREAM + int(program.stream[target]),
+                at_ns(target),
+                at_ns(target),
                 stream,
                 _FIRST_CORRELATION + op,
             )
