@@ -6,6 +6,7 @@ Each case is preceded by an annotation with its name, so that its records can be
 from __future__ import annotations
 
 import ctypes
+import time
 
 import torch
 from torch.nn import functional
@@ -78,3 +79,6 @@ sequence = leaf(5, 4, 16, dtype=float32)
 case("lstm")
 network(sequence)[0].sum().backward()
 case("end")
+# The thread of the backward pass still lets go of Python objects, which ends the process when
+# Python is closing down.
+time.sleep(0.5)

@@ -6,6 +6,7 @@ test_science.py reads the trace; each case is preceded by an annotation with its
 from __future__ import annotations
 
 import ctypes
+import time
 import warnings
 
 import torch
@@ -139,3 +140,6 @@ for dims in (1, 2, 3):
             case(f"conv{dims} {name} {str(dtype)[6:]}")
             layer.to(device, dtype)(image.to(memory_format=layout)).sum().backward()
 case("end")
+# The thread of the backward pass still lets go of Python objects, which ends the process when
+# Python is closing down.
+time.sleep(0.5)
