@@ -90,6 +90,7 @@ def test_a_new_job_is_emulated_nowhere(instance: dg.DagsterInstance) -> None:
 
 def test_only_what_was_compared_is_compared_again(instance: dg.DagsterInstance) -> None:
     for device in (DEVICE, OTHER):
+        report(instance, "merging", partition_key(device, JOB))
         report(instance, "simulation", partition_key(device, JOB))
     report(instance, "comparison", partition_key(DEVICE, JOB))
     ticks = Ticks(instance)

@@ -41,6 +41,7 @@ def two_jobs(understudy_home: Path) -> None:
             "rank": [0, 0, 1],
             "step": [0, 1, 0],
             "iteration": [0, 1, 0],
+            "op": [0, 1, 0],
             "category": ["segment"] * 3,
             "change_bytes": [100, 50, 100],
             "allocated_bytes": [10, 20, 10],
