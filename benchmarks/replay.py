@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -204,7 +204,9 @@ def swept(ranks: int, repetitions: int) -> tuple[int, float, float, int]:
     point = points(world, 1)
     loading_s = best_s(lambda: engine.sweep(world, []), 1)
     whole_s = best_s(lambda: engine.sweep(world, point), 1)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss: that starts at the peak of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    peak_bytes = int(status.split("VmHWM:")[1].split()[0]) * 1024
     return count(world), loading_s, whole_s, peak_bytes
 
 
