@@ -43,7 +43,7 @@ $(REPLAY): understudy/simulation/native/replay.c
 demo: setup ## predicts GPT-2 124M with DDP on 8 H100s
 	$(BIN)/understudy predict scenarios/gpt2-124m_ddp8.yaml
 
-test: lint ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
+test: lint .venv-traceinsight/.installed ## all tests: linters, types, then pytest, which runs the C tests under sanitizers too
 	@$(MAKE) --no-print-directory -C interceptor_c tests asan >/dev/null # before two workers ask for it
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
@@ -56,6 +56,12 @@ test-torch-versions: setup .venv-torch-2.9.1/.installed ## scripts on PyTorch 2.
 .venv-torch-%/.installed: tests/torch_versions/torch-%.txt
 	"$(BOOTSTRAP_PYTHON)" -m venv --without-pip $(@D)
 	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --no-deps -r $<
+	@touch $@
+
+# Beside .venv, not in it: with pandas there, every process that uses pyarrow would load it.
+.venv-traceinsight/.installed: tests/e2e/traceinsight.txt | setup
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) -r $<
 	@touch $@
 
 scripts-table: setup ## measures the scripts of the README's table and writes it anew
