@@ -56,6 +56,8 @@ _DTYPES = {
 }
 #: Calls that a profiler sees itself; libraries launch their kernels by the first.
 _LAUNCH = "cudaLaunchKernel"
+#: How much before its end a call ends in the trace.
+_APART_NS = 2
 _CUDA = "cuda"
 
 
@@ -125,10 +127,13 @@ def _calls(of_rank: RankView, view: JobView, pid: int) -> Iterator[str]:
     for op, name in zip(of_rank.calls.tolist(), call_names(of_rank, view.operations), strict=True):
         seen = name if name.startswith(_CUDA) else _LAUNCH
         begin_ns, end_ns = called[op] - base_ns, returned[op] - base_ns
+        # Readers that nest calls take one that begins where another ends for a part of it.
+        end_ns = max(begin_ns, end_ns - _APART_NS)
         yield template(seen).event(pid, pid, begin_ns, end_ns, _FIRST_CORRELATION + op)
         if op in recorded:
             record = template("cudaEventRecord")
-            yield record.event(pid, pid, end_ns, end_ns, _record(program, op))
+            at_ns = end_ns + _APART_NS // 2
+            yield record.event(pid, pid, at_ns, at_ns, _record(program, op))
 
 
 def _record(program: Program, op: int) -> int:
