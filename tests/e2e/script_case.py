@@ -242,7 +242,8 @@ def checked_run(case: ScriptCase, folder: Path) -> tuple[ScriptRun, list[dict[st
     assert not unsupported, f"not supported calls: {unsupported}"
     assert first.warnings == ()
     for rank in run.ranks:
-        assert _timeline_figures(run, rank) == peaks[rank], f"rank {rank}"
+        found = _timeline_figures(run, rank)
+        assert found == peaks[rank], f"rank {rank}: {found}, PyTorch says {peaks[rank]}"
     case.check(run)
     return run, peaks
 

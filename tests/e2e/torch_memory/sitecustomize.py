@@ -20,6 +20,15 @@ def _storages(thing):
     return set()
 
 
+def _parameters_of_modules():
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), _module_class())]
+    return set().union(*(_storages(p) for module in modules for p in module.parameters()))
+
+
+def _module_class():
+    return sys.modules["torch"].nn.Module
+
+
 def _held():
     """Bytes of the allocator's blocks that hold what the script's optimizers know."""
     torch = sys.modules["torch"]
@@ -37,8 +46,13 @@ def _held():
         known["optimizer_state"] |= _storages(dict(optimizer.state))
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                known["parameters"] |= _storages(parameter)
                 known["gradients"] |= _storages(parameter.grad)
+                if isinstance(parameter, torch.nn.Parameter):
+                    known["parameters"] |= _storages(parameter)
+                else:
+                    # Master weights: the optimizer's own copies of what modules hold.
+                    known["optimizer_state"] |= _storages(parameter)
+                    known["parameters"] |= _parameters_of_modules()
     return {name: sum(blocks[start] for start in starts) for name, starts in known.items()}
 
 
