@@ -5,14 +5,16 @@ A channel is the collectives of one communicator, or what one of its ranks sends
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from understudy.errors import UnderstudyError
-from understudy.simulation.world import Part, Program, World
+from understudy.simulation.world import HOST_JOINS, Part, Program, World
 
 #: (communicator, source, destination) of the job; the latter two are -1 for collectives.
 Channel = tuple[int, int, int]
@@ -33,22 +35,31 @@ class Calls:
     channels: Sequence[LocalChannel]
     channel: NDArray[np.int64]  #: into `channels`
     sequence: NDArray[np.int64]
+    is_host: NDArray[np.bool_]  #: hosts meet, not streams
+
+
+_LOCAL_CHANNEL = attrgetter("communicator", "peer", "kind")
+_SEQUENCE, _CALLS = attrgetter("sequence"), attrgetter("calls")
 
 
 def calls_of(program: Program) -> Calls:
     """Raises UnderstudyError unless the calls on each channel are numbered 0, 1, ... calls - 1."""
     joins = sorted(program.parts)
-    parts = [part for op in joins for part in program.parts[op]]
+    of_joins = [program.parts[op] for op in joins]
+    parts = list(itertools.chain.from_iterable(of_joins))
+    # Much of the time that a replay takes to prepare goes here: what a call is like is asked once
+    # for all of its like.
+    like = list(map(_LOCAL_CHANNEL, parts))
     number: dict[LocalChannel, int] = {}
-    channel = np.array(
-        [
-            number.setdefault((p.communicator, p.peer, p.kind if p.peer >= 0 else ""), len(number))
-            for p in parts
-        ],
-        np.int64,
-    )
-    sequence = np.array([p.sequence for p in parts], np.int64)
-    calls = np.array([p.calls for p in parts], np.int64)
+    number_of = {
+        (communicator, peer, kind): number.setdefault(
+            (communicator, peer, kind if peer >= 0 else ""), len(number)
+        )
+        for communicator, peer, kind in dict.fromkeys(like)
+    }
+    channel = np.fromiter(map(number_of.__getitem__, like), np.int64, len(parts))
+    sequence = np.fromiter(map(_SEQUENCE, parts), np.int64, len(parts))
+    calls = np.fromiter(map(_CALLS, parts), np.int64, len(parts))
     channels = list(number)
     counts = np.bincount(channel, minlength=len(channels))
     order = np.lexsort((sequence, channel))
@@ -61,8 +72,11 @@ def calls_of(program: Program) -> Calls:
             f"the {what} of communicator {communicator} of a program are not numbered from 0 to "
             "one less than their count; merge the job again"
         )
-    first_part = np.cumsum([0, *(len(program.parts[op]) for op in joins)])
-    return Calls(joins, first_part, parts, channels, channel, sequence)
+    lengths = np.fromiter(map(len, of_joins), np.int64, len(joins))
+    first_part = np.concatenate(([0], np.cumsum(lengths)))
+    host_kinds = {kind: kind in HOST_JOINS for _, _, kind in number_of}
+    is_host = np.fromiter((host_kinds[kind] for _, _, kind in like), bool, len(parts))
+    return Calls(joins, first_part, parts, channels, channel, sequence, is_host)
 
 
 def channel_of(world: World, rank: int, local: LocalChannel) -> Channel:

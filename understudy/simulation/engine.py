@@ -32,7 +32,6 @@ from understudy.simulation.world import (
     World,
     check,
     check_point,
-    is_host_join,
 )
 
 LIBRARY = Path(__file__).resolve().parent / "native" / "build" / "libreplay.so"
@@ -113,7 +112,7 @@ class _Program:
         self.parts["channel"] = calls.channel
         self.parts["sequence"] = calls.sequence
         self.parts["calls"] = np.bincount(calls.channel, minlength=1)[calls.channel]
-        self.parts["host"] = [is_host_join(part) for part in calls.parts]
+        self.parts["host"] = calls.is_host
         self.parts["last"][self.first_part[1:] - 1] = True
         self.columns = {
             name: np.ascontiguousarray(getattr(program, name), np.int64)
