@@ -225,8 +225,11 @@ def compare_engines() -> float:
         for _ in range(3)
     ]
     engine_s, reference_s = (min(of_engine) for of_engine in zip(*times, strict=True))
+    loading_s = best_s(lambda: engine.sweep(world, []))
     print("\nReplay of a 1F1B GPT: starts and ends of all ops, M ops per second of CPU time")
     print(f"  64 ranks, {ops:,} ops: engine in C     {ops / engine_s / 1e6:8.1f}")
+    loaded = ops / (engine_s - loading_s) / 1e6
+    print(f"  {'':{14 + len(f'{ops:,}')}}    programs loaded {loaded:8.1f}")
     print(f"  {'':{14 + len(f'{ops:,}')}}    engine in Python{ops / reference_s / 1e6:8.1f}")
     print(f"  ratio {reference_s / engine_s:.0f}, at least {TARGET_RATIO} is asked for")
     return reference_s / engine_s
