@@ -98,6 +98,7 @@ def run_program(library: Path, folder: Path, *arguments: str) -> subprocess.Comp
             **environment,
             "LD_PRELOAD": f"{environment['LD_PRELOAD']}:{library}",
             "LD_LIBRARY_PATH": f"{library.parent / 'shadow'}:{environment['LD_LIBRARY_PATH']}",
+            "UNDERSTUDY_LIBRARY": str(library),
             "UNDERSTUDY_TRACE": str(folder / "trace"),
         },
         stdout=subprocess.PIPE,
