@@ -206,6 +206,32 @@ def test_compare(understudy: Call, script: Path) -> None:
     assert (code, out) == (2, "")
 
 
+def test_simulate_a_measured_run(understudy: Call) -> None:
+    folder = Path(__file__).parents[1] / "data" / "kineto_absurd_duration"
+    code, out, err = understudy("simulate", "--kineto", folder, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    (step,) = found["steps"]
+    assert (step["rank"], step["step"], step["measured_ns"]) == (0, "ProfilerStep#3", 90_001)
+    assert step["error"] == step["simulated_ns"] / step["measured_ns"] - 1
+    assert found["step_error_max"] == abs(step["error"])
+    (dropped,) = found["dropped"]
+    assert dropped["file"].endswith("rank-0.json")
+    assert (dropped["count"], dropped["byte_offsets"]) == (1, [2101])
+    code, out, _ = understudy("simulate", "--kineto", folder)
+    assert "ProfilerStep#3" in out
+    assert "1 x kernel event longer than a day, first at byte 2101" in out
+
+
+def test_compare_wants_one_measurement(understudy: Call, script: Path) -> None:
+    job = jobs.ad_hoc_job(str(script), devices=[DEVICE])
+    jobs.save(job)
+    write_prediction(job.job, 12_000_000)
+    code, out, err = understudy("compare", job.job, "--device", DEVICE)
+    assert (code, out) == (2, "")
+    assert "either --measured-ms or --kineto" in err
+
+
 def test_unfit_job_was_measured(understudy: Call, script: Path) -> None:
     job = jobs.ad_hoc_job(str(script), devices=[DEVICE])
     jobs.save(job)
