@@ -43,6 +43,14 @@ def predicted_devices(job: str, device: str | None) -> list[str]:
     return wanted
 
 
+def predicted_device(job: str, device: str | None) -> str:
+    """The one device that `job` was predicted on, or `device`; raises UsageError."""
+    found = predicted_devices(job, device)
+    if len(found) > 1:
+        raise UsageError(f"{job} was predicted on {', '.join(found)}: choose one with --device")
+    return found[0]
+
+
 def milliseconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else round(time_ns / 1e6, 3)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.command import as_json_option, predicted_devices, print_json, time_ns
+from pipelines.command import as_json_option, predicted_device, print_json, time_ns
 from understudy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ def export(
     chosen = None if ranks is None else parse_ranks(ranks)
     window_ns = None if window is None else parse_window(window)
     spec = jobs.load(job)
-    devices = predicted_devices(job, device)
-    if len(devices) > 1:
-        raise UsageError(f"{job} was predicted on {', '.join(devices)}: choose one with --device")
-    found = jobs.device_of(spec, devices[0])
+    found = jobs.device_of(spec, predicted_device(job, device))
     with display.steps(f"{job}  replaying", "writing ranks") as advance:
         exported = write(
             found, spec, wanted, folder, ranks=chosen, window_ns=window_ns, advance=advance

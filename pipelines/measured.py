@@ -11,7 +11,7 @@ import click
 from pipelines.command import (
     as_json_option,
     milliseconds,
-    predicted_devices,
+    predicted_device,
     print_json,
     quiet_instance,
 )
@@ -158,7 +158,7 @@ def compare(
 
     if (measured_ms is None) == (folder is None):
         raise UsageError("give either --measured-ms or --kineto")
-    (found,) = predicted_devices(job, device)
+    found = predicted_device(job, device)
     with display.progress(f"{job} on {found}") as listener:
         problems: Sequence[Any] = ()
         if folder is None:

@@ -10,7 +10,7 @@ import click
 from pipelines.command import (
     as_json_option,
     milliseconds,
-    predicted_devices,
+    predicted_device,
     print_json,
     time_ns,
 )
@@ -68,10 +68,7 @@ def what_if(
     )
     if not (gpus or hosts or delays):
         raise UsageError("what is slow? give --slow-gpu, --slow-host or --delay")
-    devices = predicted_devices(job, device)
-    if len(devices) > 1:
-        raise UsageError(f"{job} was predicted on {', '.join(devices)}: choose one with --device")
-    (found,) = devices
+    found = predicted_device(job, device)
     merged = {
         table.name: store.read_table("merging", table.name, found, job)
         for table in schemas.stage_tables("merging")

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from understudy.comparison.replay import MeasuredRank, MeasuredRun
-from understudy.comparison.replay.joins import find_joins
+from understudy.comparison.replay.joins import Joins, find_joins
 from understudy.comparison.replay.records import Step, Work
 from understudy.errors import UnderstudyError, UsageError
 from understudy.home import job_dir, write_whole
@@ -78,7 +78,7 @@ def of_run(run: MeasuredRun) -> Measurement:
                 "these are compared"
             )
         times.append(_step_time(rank.steps))
-    return Measurement(max(times), kernels, _stragglers(run), warnings)
+    return Measurement(max(times), kernels, _stragglers(run, joins), warnings)
 
 
 def _step_time(steps: Sequence[Step]) -> int:
@@ -123,10 +123,9 @@ def _launched_in(rank: MeasuredRank, step: Step) -> list[Work]:
     return sorted(works, key=lambda work: (work.call.start_ns if work.call else 0, work.start_ns))
 
 
-def _stragglers(run: MeasuredRun) -> list[Lateness]:
+def _stragglers(run: MeasuredRun, joins: Joins) -> list[Lateness]:
     """Ranks by how late they come to collectives of which every member was measured."""
     arrivals: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-    joins = find_joins(run)
     for rank, joined in zip(run.ranks, joins.of_rank, strict=True):
         for work, join in joined.items():
             arrivals[join.part.communicator, join.part.sequence][rank.rank] = work.start_ns

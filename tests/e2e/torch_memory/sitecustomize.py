@@ -21,12 +21,9 @@ def _storages(thing):
 
 
 def _parameters_of_modules():
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), _module_class())]
+    kind = sys.modules["torch"].nn.Module
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
     return set().union(*(_storages(p) for module in modules for p in module.parameters()))
-
-
-def _module_class():
-    return sys.modules["torch"].nn.Module
 
 
 def _held():

@@ -16,6 +16,7 @@ from understudy.comparison.replay.host import (
     host_times,
     learned,
     marks_of,
+    with_marks,
 )
 from understudy.comparison.replay.joins import Joins, find_joins
 from understudy.comparison.replay.lowering import Join, Lowered, device_times, lower
@@ -136,13 +137,12 @@ def _with_steps(rank: MeasuredRank) -> MeasuredRank:
     The annotation of the last step ends when the profiler has stopped, much later. A rank without
     steps is one step from its first call to its last.
     """
-    if not any(call.work for call in rank.calls):
+    calls = calls_of_program(rank)
+    if not calls:
         raise UnderstudyError(
             f"the trace of rank {rank.rank} has no CUDA or HIP call that put work on a device; "
             "record CPU and CUDA activities together (torch.profiler.ProfilerActivity)"
         )
-    working = {call.thread for call in rank.calls if call.work}
-    calls = [call for call in rank.calls if call.thread in working]
     named = rank.steps or [Step("trace", calls[0].start_ns, calls[-1].end_ns + 1)]
     steps = [
         replace(step, end_ns=max(call.end_ns for call in of_step))
@@ -154,7 +154,7 @@ def _with_steps(rank: MeasuredRank) -> MeasuredRank:
 
 def _prepare(rank: MeasuredRank, joins: dict[Work, Join]) -> _Prepared:
     marks = marks_of(rank.steps)
-    calls = calls_of_program(rank, marks)
+    calls = with_marks(calls_of_program(rank), marks)
     waits = dependencies(rank, calls)
     times = device_times(rank, waits)
     host = host_times(rank, calls, waits)

@@ -54,11 +54,14 @@ def marks_of(steps: Sequence[Step]) -> Marks:
     )
 
 
-def calls_of_program(rank: MeasuredRank, marks: Marks) -> list[Call]:
-    """The calls of the threads that put work on the device, others only poll or load data; with
-    the marks, in order."""
+def calls_of_program(rank: MeasuredRank) -> list[Call]:
+    """The calls of the threads that put work on the device: others only poll or load data."""
     working = {call.thread for call in rank.calls if call.work}
-    calls = [call for call in rank.calls if call.thread in working]
+    return [call for call in rank.calls if call.thread in working]
+
+
+def with_marks(calls: Sequence[Call], marks: Marks) -> list[Call]:
+    """The calls and the marks in order."""
     # The sort is stable: a step ends before the next begins, and begins before its calls.
     return sorted([*marks.end, *marks.begin, *calls], key=lambda call: call.start_ns)
 
